@@ -1,0 +1,1 @@
+"""The log: events, codec, chain, reader, writer, store, read models."""

@@ -1,0 +1,245 @@
+"""Bytes ↔ event, and the sums that chain lines. No I/O.
+
+A line is ``{"seq":…,"ts":…,"type":"…","data":{…}[,"ignorable":true][,"more":n],"sum":"<32 hex>"}`` and nothing else
+(format §2). Decoding cuts the envelope by its fixed places and gives orjson only the object in the middle, so that
+keys in another order, duplicate keys or blanks in the envelope are never accepted. Typing happens elsewhere and later.
+"""
+
+import json
+import math
+import re
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any, Final
+
+import orjson
+
+from .errors import InvalidEvent
+from .events import EVENT_TYPES, Draft, Event, is_extension
+
+ZERO: Final = "0" * 32
+#: Bytes of ``,"sum":"<32 hex>"}``, the end of every line.
+SUM_BYTES: Final = 42
+MAX_LINE: Final = 16 * 1024 * 1024
+MAX_DEPTH: Final = 200
+INT_MIN: Final = -(2**63)
+INT_MAX: Final = 2**63 - 1
+
+PREFIX: Final = re.compile(rb'\{"seq":(0|[1-9][0-9]{0,18}),"ts":(0|-?[1-9][0-9]{0,18}),"type":"([^"\\\x00-\x1f]{1,256})","data":(?=\{)')
+SUM: Final = re.compile(rb',"sum":"([0-9a-f]{32})"\}')
+_FLAGS: Final = re.compile(rb'(,"ignorable":true)?(?:,"more":([1-9][0-9]{0,18}))?\Z')
+#: A type name as append takes it: ``family/name``.
+_TYPE_NAME: Final = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)+\Z")
+
+
+def chain(prev: str, body: bytes) -> str:
+    """The sum of a line: ``body`` is all of the line before its last 42 bytes, ``prev`` the sum of the line before."""
+    return sha256(prev.encode() + body).hexdigest()[:32]
+
+
+class Lossy(dict[str, Any]):
+    """The data of a line that carried text which is not Unicode; U+FFFD stands in its place."""
+
+
+# ---------------------------------------------------------------- reading
+
+
+def decode(line: bytes, offset: int = -1) -> Event | None:
+    """The event of a line (without LF, CR and BOM), or None where it is not a valid one. The sum is not checked.
+
+    Valid means (format §2): the canonical start and end, data that orjson reads, at most 200 deep, and the required
+    keys of its type with the right JSON kinds. A header of another ``format`` and unknown types need no keys.
+    """
+    match = PREFIX.match(line)
+    if match is None or line[-SUM_BYTES:-34] != b',"sum":"' or len(line) > MAX_LINE:
+        return None
+    start = match.end()
+    end = len(line) - SUM_BYTES
+    ignorable, more = False, 0
+    if line[end - 1] != 0x7D:  # "}"
+        flags = _FLAGS.search(line, max(start, end - 64), end)
+        if flags is None or flags.end() == flags.start():
+            return None
+        ignorable, more = flags[1] is not None, int(flags[2] or 0)
+        end = flags.start()
+    written = line[-34:-2]
+    if SUM.fullmatch(line, len(line) - SUM_BYTES) is None:
+        return None
+    try:
+        data = orjson.loads(line[start:end])
+    except ValueError:
+        data = _lossy(line[start:end])
+    if data.__class__ is not dict and not isinstance(data, Lossy):
+        return None
+    if line.count(b"{", start, end) + line.count(b"[", start, end) > MAX_DEPTH and depth(data) > MAX_DEPTH:
+        return None
+    try:
+        type_ = match[3].decode()
+    except UnicodeDecodeError:
+        return None
+    row = EVENT_TYPES.get(type_)
+    if row is not None and not row.fits(data) and not (type_ == "session/header" and _other_format(data)):
+        return None
+    return Event(int(match[1]), int(match[2]), type_, data, written.decode(), ignorable, more, offset, len(line))
+
+
+def _other_format(data: dict[str, Any]) -> bool:
+    value = data.get("format")
+    return type(value) is int and value != 1
+
+
+def _lossy(text: bytes) -> Lossy | None:
+    """What orjson refuses but ``json`` reads because of lone surrogates; they become U+FFFD. Anything else: None."""
+    if rb"\ud" not in text and rb"\uD" not in text:
+        return None
+    try:
+        value = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
+        data = orjson.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return Lossy(data) if isinstance(data, dict) else None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(constant)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return dict(pairs)
+
+
+def depth(value: Any) -> int:
+    """How deep lists and objects nest in ``value``; a flat object is 1. Not recursive."""
+    deepest, level = 0, [value]
+    while level:
+        deepest += 1
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+    return deepest if isinstance(value, (dict, list)) else 0
+
+
+# ---------------------------------------------------------------- writing
+
+
+def encode(draft: Draft, seq: int, ts: int, prev: str, more: int = 0) -> tuple[bytes, str]:
+    """The line (without LF) and its sum. Raises InvalidEvent where the line could not be read back as it is.
+
+    The type's own rules are ``check_shape``'s; this holds what every line must hold.
+    """
+    try:
+        data = orjson.dumps(draft.data)
+    except (TypeError, ValueError) as error:
+        raise InvalidEvent(
+            f"event {seq} ({draft.type}) holds a value that JSON cannot carry: {error}", type=draft.type, seq=seq
+        ) from None
+    body = b'{"seq":%d,"ts":%d,"type":%b,"data":%b%b%b' % (
+        seq,
+        ts,
+        _quoted(draft.type),
+        data,
+        b',"ignorable":true' if draft.ignorable else b"",
+        b',"more":%d' % more if more else b"",
+    )
+    if len(body) + SUM_BYTES > MAX_LINE:
+        raise InvalidEvent(
+            f"event {seq} ({draft.type}) is {len(body) + SUM_BYTES} bytes and a line holds at most {MAX_LINE}; store the content as a blob",
+            type=draft.type,
+            seq=seq,
+        )
+    sum_ = chain(prev, body)
+    return b'%b,"sum":"%b"}' % (body, sum_.encode()), sum_
+
+
+@lru_cache(maxsize=256)
+def _quoted(type_: str) -> bytes:
+    return orjson.dumps(type_)
+
+
+def clean(draft: Draft) -> Draft:
+    """The draft as it may be written: lone surrogates become U+FFFD (their block gets ``"lossy":true``).
+
+    Raises InvalidEvent, naming the key, for NaN and infinities, integers beyond 64 bits, keys that are not text,
+    values that JSON has no kind for, and nesting deeper than 200. Returns ``draft`` itself where nothing changes.
+    """
+    lossy: list[bool] = []
+    data = _clean(draft.data, draft.type, "data", 1, lossy)
+    return Draft(draft.type, data, draft.ignorable) if lossy else draft
+
+
+def _clean(value: Any, type_: str, key: str, level: int, lossy: list[bool]) -> Any:
+    kind = value.__class__
+    if kind is str:
+        if value.isascii():
+            return value
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            lossy.append(True)
+            return value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+        return value
+    if kind is bool or value is None:
+        return value
+    if kind is int:
+        if INT_MIN <= value <= INT_MAX:
+            return value
+        raise InvalidEvent(f"{type_}: {key} is an integer beyond 64 bits", type=type_, key=key)
+    if kind is float:
+        if math.isfinite(value):
+            return value
+        raise InvalidEvent(f"{type_}: {key} is {value}, and JSON has no such number", type=type_, key=key)
+    if level > MAX_DEPTH:
+        raise InvalidEvent(f"{type_}: {key} nests deeper than {MAX_DEPTH}", type=type_, key=key)
+    if kind is dict or kind is list:
+        before = len(lossy)
+        if kind is list:
+            out: Any = [_clean(item, type_, f"{key}[{i}]", level + 1, lossy) for i, item in enumerate(value)]
+        else:
+            out = {}
+            for name, item in value.items():
+                if name.__class__ is not str:
+                    raise InvalidEvent(f"{type_}: {key} has a key that is not text: {name!r}", type=type_, key=key)
+                out[_clean(name, type_, key, level, lossy)] = _clean(item, type_, f"{key}.{name}", level + 1, lossy)
+            if len(lossy) > before and isinstance(out.get("kind"), str):
+                out["lossy"] = True
+        return out if len(lossy) > before else value
+    raise InvalidEvent(f"{type_}: {key} is a {kind.__name__}, which JSON has no kind for", type=type_, key=key)
+
+
+def check_shape(draft: Draft) -> None:
+    """The type's own rules at append: required and optional keys with their JSON kinds, closed values, extra care.
+
+    Raises InvalidEvent, naming the key. Keys that the format does not name are kept.
+    """
+    row = EVENT_TYPES.get(draft.type)
+    if row is None:
+        if _TYPE_NAME.match(draft.type) is None or not (is_extension(draft.type) or draft.ignorable):
+            raise InvalidEvent(
+                f"{draft.type!r} is not an event type of this version; types of extensions are named x-family/name", type=draft.type
+            )
+        return
+    if draft.ignorable and not row.ignorable:
+        raise InvalidEvent(f"{draft.type} may not be ignorable: every reader needs it", type=draft.type, key="ignorable")
+    from .shapes import check
+
+    check(row, draft.data)
+
+
+# ---------------------------------------------------------------- typing
+
+
+def structure(type_: str, data: dict[str, Any]) -> Any:
+    """The payload class's instance for ``data``; of an unknown type, ``data`` itself. Raises InvalidEvent."""
+    from .typed import structure as typed
+
+    return typed(type_, data)
+
+
+def draft_of(payload: Any) -> Draft:
+    """A draft from an instance of a payload class. Optional keys that are None are left out."""
+    from .typed import unstructure
+
+    return unstructure(payload)

@@ -1,0 +1,1 @@
+"""Bytes → events and findings; the only place that knows damage. No I/O."""

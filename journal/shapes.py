@@ -1,0 +1,116 @@
+"""What append checks of an event's own shape, beyond what makes a line readable. No I/O.
+
+Load asks little (a journal of a later version must open); append asks everything, so that what was written can be read.
+"""
+
+import re
+import typing
+from functools import cache
+from typing import Any, Final, Literal
+
+import attrs
+
+from .errors import InvalidEvent
+from .events import EVENT_TYPES, EventType, json_kinds
+
+SESSION_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+BLOCKS: Final[dict[str, tuple[str, ...]]] = {
+    "text": ("text",),
+    "thinking": ("text",),
+    "tool_call": ("call_id", "name", "arguments"),
+    "image": ("media_type",),
+    "file": ("media_type",),
+}
+_BLOB: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+
+
+def _bad(type_: str, key: str, what: str) -> InvalidEvent:
+    return InvalidEvent(f"{type_}: {key} {what}", type=type_, key=key)
+
+
+@cache
+def _fields(cls: type) -> tuple[tuple[str, bool, frozenset[type], tuple[Any, ...] | None, type | None], ...]:
+    """For each field: name, required, JSON kinds, closed values, nested class."""
+    out = []
+    for field in attrs.fields(cls):
+        annotation: Any = field.type
+        parts = [annotation, *typing.get_args(annotation)]
+        nested = next((part for part in parts if isinstance(part, type) and attrs.has(part)), None)
+        values = typing.get_args(annotation) if typing.get_origin(annotation) is Literal else None
+        out.append((field.name, field.default is attrs.NOTHING, json_kinds(annotation), values, nested))
+    return tuple(out)
+
+
+def check(row: EventType, data: dict[str, Any]) -> None:
+    """Raises InvalidEvent for the first key that the format does not allow."""
+    _check_fields(row.name, row.cls, data, "")
+    for key, rule in _RULES.get(row.name, ()):
+        if (problem := rule(data)) is not None:
+            raise _bad(row.name, key, problem)
+    if "content" in row.required:
+        check_blocks(row.name, data["content"], "content")
+
+
+def _check_fields(type_: str, cls: type, data: dict[str, Any], at: str) -> None:
+    for name, required, kinds, values, nested in _fields(cls):
+        if name not in data:
+            if required:
+                raise _bad(type_, at + name, "is missing")
+            continue
+        value = data[name]
+        if kinds and type(value) not in kinds:
+            raise _bad(type_, at + name, f"is of the wrong kind ({type(value).__name__})")
+        if values is not None and value not in values:
+            raise _bad(type_, at + name, f"is {value!r}, not one of {', '.join(map(str, values))}")
+        if nested is not None and value is not None:
+            _check_fields(type_, nested, value, f"{at}{name}.")
+
+
+def check_blocks(type_: str, blocks: list[Any], at: str) -> None:
+    for i, block in enumerate(blocks):
+        here = f"{at}[{i}]"
+        if not isinstance(block, dict) or not isinstance(block.get("kind"), str):
+            raise _bad(type_, here, "is not a content block")
+        for key in BLOCKS.get(block["kind"], ()):
+            if not isinstance(block.get(key), str):
+                raise _bad(type_, f"{here}.{key}", "is missing or not text")
+        if "ref" in block and (not isinstance(block["ref"], str) or _BLOB.fullmatch(block["ref"]) is None):
+            raise _bad(type_, f"{here}.ref", "is not a blob's name (sha256:<64 hex>)")
+
+
+def _digest(key: str) -> Any:
+    return key, lambda data: None if _DIGEST.fullmatch(data[key]) else "is not 64 hex digits of SHA-256"
+
+
+def _kind(key: str) -> Any:
+    return f"{key}.kind", lambda data: None if isinstance(data[key].get("kind"), str) else "is missing or not text"
+
+
+def _positive(key: str) -> Any:
+    return key, lambda data: None if data[key] is None or data[key] > 0 else "must be positive"
+
+
+def _protocol(value: str) -> Any:
+    return "protocol", lambda data: None if data["protocol"] == value else f"is not {value}"
+
+
+_RULES: Final[dict[str, tuple[Any, ...]]] = {
+    "session/header": (
+        ("format", lambda data: None if data["format"] == 1 else "is not 1"),
+        ("session_id", lambda data: None if SESSION_ID.fullmatch(data["session_id"]) else "is not a session id"),
+    ),
+    "turn/start": (_positive("turn"),),
+    "step/start": (_positive("step"),),
+    "step/end": (_positive("step"),),
+    "user/message": (_kind("source"),),
+    "tool/call": (_digest("arguments_digest"),),
+    "turn/admitted": (_digest("input_digest"), _kind("execution")),
+    "message/accepted": (_digest("digest"),),
+    "interaction/resolved": (_kind("outcome"),),
+    "continuation/claim": (_positive("turn"), _digest("replay_digest")),
+    "continuation/start": (_protocol("continuation_start_v2"),),
+    "handoff/pause": (_protocol("runtime_handoff_pause_v1"), _positive("remaining_steps")),
+}
+
+assert set(_RULES) <= set(EVENT_TYPES)
