@@ -25,7 +25,9 @@ MAX_DEPTH: Final = 200
 INT_MIN: Final = -(2**63)
 INT_MAX: Final = 2**63 - 1
 
-PREFIX: Final = re.compile(rb'\{"seq":(0|[1-9][0-9]{0,18}),"ts":(0|-?[1-9][0-9]{0,18}),"type":"([^"\\\x00-\x1f]{1,256})","data":(?=\{)')
+PREFIX: Final = re.compile(
+    rb'\{"seq":(0|[1-9][0-9]{0,18}),"ts":(0|-?[1-9][0-9]{0,18}),"type":"([^"\\\x00-\x1f]{1,256})","data":(?=\{)'
+)
 SUM: Final = re.compile(rb',"sum":"([0-9a-f]{32})"\}')
 _FLAGS: Final = re.compile(rb'(,"ignorable":true)?(?:,"more":([1-9][0-9]{0,18}))?\Z')
 #: A type name as append takes it: ``family/name``.
@@ -94,7 +96,9 @@ def _lossy(text: bytes) -> Lossy | None:
         return None
     try:
         value = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
-        data = orjson.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+        data = orjson.loads(
+            json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+        )
     except (ValueError, RecursionError):
         return None
     return Lossy(data) if isinstance(data, dict) else None
@@ -146,7 +150,8 @@ def encode(draft: Draft, seq: int, ts: int, prev: str, more: int = 0) -> tuple[b
     )
     if len(body) + SUM_BYTES > MAX_LINE:
         raise InvalidEvent(
-            f"event {seq} ({draft.type}) is {len(body) + SUM_BYTES} bytes and a line holds at most {MAX_LINE}; store the content as a blob",
+            f"event {seq} ({draft.type}) is {len(body) + SUM_BYTES} bytes and a line holds at most {MAX_LINE}; "
+            "store the content as a blob",
             type=draft.type,
             seq=seq,
         )
@@ -218,11 +223,14 @@ def check_shape(draft: Draft) -> None:
     if row is None:
         if _TYPE_NAME.match(draft.type) is None or not (is_extension(draft.type) or draft.ignorable):
             raise InvalidEvent(
-                f"{draft.type!r} is not an event type of this version; types of extensions are named x-family/name", type=draft.type
+                f"{draft.type!r} is not an event type of this version; types of extensions are named x-family/name",
+                type=draft.type,
             )
         return
     if draft.ignorable and not row.ignorable:
-        raise InvalidEvent(f"{draft.type} may not be ignorable: every reader needs it", type=draft.type, key="ignorable")
+        raise InvalidEvent(
+            f"{draft.type} may not be ignorable: every reader needs it", type=draft.type, key="ignorable"
+        )
     from .shapes import check
 
     check(row, draft.data)

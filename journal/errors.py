@@ -1,7 +1,7 @@
 """The errors a person or a program can meet, one closed family. May not import anything of the project.
 
-Every message is one sentence that says what happened, where (path, and offset or seq where there is one) and what to do.
-None ever advises to delete anything.
+Every message is one sentence that says what happened, where (path, and offset or seq where there is one) and what to
+do. None ever advises to delete anything.
 """
 
 from os import PathLike
@@ -31,13 +31,15 @@ class SessionNotFound(JournalError):
 class JournalLocked(JournalError):
     """Another process holds the session's writer lock. ``holder`` is the lock file's text, a hint only."""
 
-    def __init__(self, message: str, *, holder: dict[str, object] | None = None, path: str | PathLike[str] | None = None) -> None:
+    def __init__(
+        self, message: str, *, holder: dict[str, object] | None = None, path: str | PathLike[str] | None = None
+    ) -> None:
         super().__init__(message, path=path)
         self.holder = holder
 
 
 class JournalConflict(JournalError):
-    """The file is not where this writer left it (replaced, shortened, grown, unlinked), or ``expected_seq`` did not match."""
+    """The file is not as this writer left it (replaced, shortened, grown, unlinked), or ``expected_seq`` did not match."""
 
 
 class JournalWriteError(JournalError):
@@ -66,7 +68,7 @@ class JournalUnsupported(JournalError):
 
 
 class InvalidEvent(JournalError):
-    """An event that may not be appended: wrong shape, a value JSON cannot carry, or out of order. ``key`` names the place."""
+    """An event that may not be appended: wrong shape, a value JSON cannot carry, out of order. ``key`` names the place."""
 
     def __init__(self, message: str, *, type: str, key: str | None = None, seq: int | None = None) -> None:
         super().__init__(message, seq=seq)

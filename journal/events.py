@@ -139,7 +139,9 @@ def event(name: str, *, barrier: bool = False, ignorable: bool = False) -> Calla
             (required if field.default is attrs.NOTHING else optional)[field.name] = json_kinds(field.type)
         combinations = itertools.product(*required.values())
         accepted = frozenset(combinations) if len(required) > 1 else frozenset(kind for (kind,) in combinations)
-        EVENT_TYPES[name] = EventType(name, cls, barrier, ignorable, required, optional, itemgetter(*required), accepted)
+        EVENT_TYPES[name] = EventType(
+            name, cls, barrier, ignorable, required, optional, itemgetter(*required), accepted
+        )
         return cls
 
     return register

@@ -17,7 +17,9 @@ VERDICTS: Final[tuple[Verdict, ...]] = ("healthy", "interrupted", "torn", "damag
 LISTED: Final = 1_000
 
 _REPAIR = "run `maka journal repair` (with --dry-run first to see what it would write)"
-_SALVAGE = "run `maka journal repair --salvage` (with --dry-run first); it copies the damaged bytes aside and removes none"
+_SALVAGE = (
+    "run `maka journal repair --salvage` (with --dry-run first); it copies the damaged bytes aside and removes none"
+)
 _RUNTIME = "nothing to repair; a runtime that opens the session picks this up"
 _NOTHING = "nothing to do"
 
@@ -44,11 +46,17 @@ CODES: Final[dict[str, Code]] = {
         ),
         Code("repairable", _REPAIR),
     ),
-    "claim_indeterminate": Code("warning", "look at what the run may have done, then settle it with `maka session settle --claim`"),
+    "claim_indeterminate": Code(
+        "warning", "look at what the run may have done, then settle it with `maka session settle --claim`"
+    ),
     "parent_missing": Code("warning", "put the parent session back beside this one; the fork stays readable by itself"),
-    "parent_mismatch": Code("warning", "restore the parent as it was at the fork point; the fork stays readable by itself"),
+    "parent_mismatch": Code(
+        "warning", "restore the parent as it was at the fork point; the fork stays readable by itself"
+    ),
     "blob_missing": Code("warning", "restore the file into blobs/ under the session; the event keeps what was shown"),
-    **dict.fromkeys(("admitted_without_run", "queued_messages", "pending_handoff", "active_plan"), Code("info", _RUNTIME)),
+    **dict.fromkeys(
+        ("admitted_without_run", "queued_messages", "pending_handoff", "active_plan"), Code("info", _RUNTIME)
+    ),
     "extension_events": Code("info", _NOTHING),
     "quarantine": Code("info", _NOTHING),
     **dict.fromkeys(
@@ -80,10 +88,18 @@ CODES: Final[dict[str, Code]] = {
         ),
         Code("notice", _NOTHING),
     ),
-    "unsupported_format": Code("unsupported", "open it with the version of maka that wrote it, or a newer one; nothing is written until then"),
-    "unsupported_event": Code("unsupported", "open it with the version of maka that wrote it, or a newer one; nothing is written until then"),
-    "empty": Code("unreadable", "there is no event in this file; keep it, and look for a copy of the session elsewhere"),
-    "unreadable": Code("unreadable", "make the path readable for this user, then look again; the bytes were not touched"),
+    "unsupported_format": Code(
+        "unsupported", "open it with the version of maka that wrote it, or a newer one; nothing is written until then"
+    ),
+    "unsupported_event": Code(
+        "unsupported", "open it with the version of maka that wrote it, or a newer one; nothing is written until then"
+    ),
+    "empty": Code(
+        "unreadable", "there is no event in this file; keep it, and look for a copy of the session elsewhere"
+    ),
+    "unreadable": Code(
+        "unreadable", "make the path readable for this user, then look again; the bytes were not touched"
+    ),
 }
 
 _VERDICT_OF: Final[dict[str, Verdict]] = {
@@ -99,7 +115,8 @@ class Finding:
     """One thing that a reader noticed. ``offset`` and ``length`` are bytes of the file, ``seq`` is an event's number.
 
     ``severity`` comes from the table unless given (a damage that an admission later settles may be a notice).
-    ``was`` is the old code of an ``accepted`` finding. ``count`` stands on the last listed one of a code when more were found.
+    ``was`` is the old code of an ``accepted`` finding. ``count`` stands on the last listed one of a code when more were
+    found.
     """
 
     code: str
@@ -128,7 +145,7 @@ class Finding:
 
 
 def verdict_of(findings: Iterable[Finding]) -> Verdict:
-    """The worst of what was found. A torn tail of length 0 lacks only its LF: repair appends, so it is ``interrupted``."""
+    """The worst of what was found. A torn tail of length 0 lacks only its LF: repair appends, so it is `interrupted`."""
     worst = 0
     for finding in findings:
         verdict: Verdict = _VERDICT_OF.get(finding.severity, "healthy")

@@ -11,7 +11,9 @@ from .events import EVENT_TYPES, Draft, EndReason, RunHeader, Usage
 
 _converter = cattrs.Converter(detailed_validation=False, prefer_attrib_converters=True)
 # JSON values are taken as they are: load has checked the kinds of what is required, and nested JSON stays JSON.
-_converter.register_structure_hook_func(lambda cls: not attrs.has(cls) and not _holds_attrs(cls), lambda value, _: value)
+_converter.register_structure_hook_func(
+    lambda cls: not attrs.has(cls) and not _holds_attrs(cls), lambda value, _: value
+)
 
 
 def _holds_attrs(cls: Any) -> bool:
@@ -24,7 +26,9 @@ def _optional(part: type) -> Any:
 
 
 for _cls in (RunHeader, EndReason, Usage, *(row.cls for row in EVENT_TYPES.values())):
-    _converter.register_structure_hook(_cls, make_dict_structure_fn(_cls, _converter, _cattrs_detailed_validation=False))
+    _converter.register_structure_hook(
+        _cls, make_dict_structure_fn(_cls, _converter, _cattrs_detailed_validation=False)
+    )
     _converter.register_unstructure_hook(
         _cls,
         make_dict_unstructure_fn(
