@@ -39,7 +39,7 @@ class JournalLocked(JournalError):
 
 
 class JournalConflict(JournalError):
-    """The file is not as this writer left it (replaced, shortened, grown, unlinked), or ``expected_seq`` did not match."""
+    """The file is not as this writer left it (replaced, shortened, grown, unlinked), or ``expected_seq`` differs."""
 
 
 class JournalWriteError(JournalError):
@@ -68,7 +68,7 @@ class JournalUnsupported(JournalError):
 
 
 class InvalidEvent(JournalError):
-    """An event that may not be appended: wrong shape, a value JSON cannot carry, out of order. ``key`` names the place."""
+    """An event that may not be appended: wrong shape, unencodable value, out of order. ``key`` names the place."""
 
     def __init__(self, message: str, *, type: str, key: str | None = None, seq: int | None = None) -> None:
         super().__init__(message, seq=seq)

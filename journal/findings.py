@@ -145,7 +145,7 @@ class Finding:
 
 
 def verdict_of(findings: Iterable[Finding]) -> Verdict:
-    """The worst of what was found. A torn tail of length 0 lacks only its LF: repair appends, so it is `interrupted`."""
+    """The worst of what was found. A torn tail of length 0 lacks only its LF: repair appends, so `interrupted`."""
     worst = 0
     for finding in findings:
         verdict: Verdict = _VERDICT_OF.get(finding.severity, "healthy")
