@@ -156,23 +156,33 @@ def verdict_of(findings: Iterable[Finding]) -> Verdict:
 
 
 class FindingList(list[Finding]):
-    """A list that keeps at most ``LISTED`` findings of a code and counts the rest on the last one kept."""
+    """A list that keeps at most ``LISTED`` findings of a code and counts the rest on the last one kept.
+
+    ``unlisted`` are the code and offset of damage that is counted only: a salvage accepts all of it.
+    """
 
     def __init__(self, findings: Iterable[Finding] = ()) -> None:
         super().__init__()
+        self.unlisted: list[tuple[str, int]] = []
         self._seen: dict[str, int] = {}
-        self._last: dict[str, Finding] = {}
-        for finding in findings:
-            self.append(finding)
+        self._listed: dict[str, list[Finding]] = {}
+        self.extend(findings)
 
     def append(self, finding: Finding) -> None:
-        seen = self._seen[finding.code] = self._seen.get(finding.code, 0) + (finding.count or 1)
-        if seen <= LISTED:
-            self._last[finding.code] = finding
+        code = finding.code
+        # A finding's own count stands for those before it too.
+        seen = self._seen[code] = max(self._seen.get(code, 0) + 1, finding.count or 0)
+        listed = self._listed.setdefault(code, [])
+        if len(listed) < LISTED:
+            listed.append(finding)
             super().append(finding)
-        else:
-            self._last[finding.code].count = seen
+            return
+        listed[-1].count = seen
+        if finding.severity == "damage" and finding.offset is not None:
+            self.unlisted.append((code, finding.offset))
 
-    def extend(self, findings: Iterable[Finding]) -> None:  # type: ignore[override]
+    def extend(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
             self.append(finding)
+        if isinstance(findings, FindingList):
+            self.unlisted.extend(findings.unlisted)
