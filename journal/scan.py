@@ -1,1 +1,968 @@
-"""Bytes → events and findings; the only place that knows damage. No I/O."""
+"""Bytes → events and findings; the only place that knows damage. No I/O: bytes come from a ``Source``.
+
+One pass, in bounded memory. Nearly every line takes the short way in ``_Pass.run``: it decodes, its number is the
+expected one and its sum chains on. Whatever does not goes through ``_Pass.line``, which knows the rules of the format's
+section 7. What may still turn out to belong to a torn tail (an unfinished batch, a run of NULs followed by nothing but
+deltas) is held in a ``_Frame`` until it is decided. Only where two writers forked the chain is a second pass made.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
+from typing import Any, Final, NoReturn, Protocol
+
+import attrs
+
+from .codec import MAX_LINE, PREFIX, SUM, SUM_BYTES, ZERO, Lossy, decode
+from .events import EVENT_TYPES, Event, is_extension
+from .findings import Finding, FindingList
+
+CHUNK: Final = 1 << 20
+BOM: Final = b"\xef\xbb\xbf"
+_SEQ: Final = b'{"seq":'
+#: A welded event is looked for at this many last places of ``{"seq":`` in a bad line.
+_PLACES: Final = 8
+#: One entry of the index of line offsets stands for this many lines.
+_STRIDE: Final = 64
+
+Consumer = Callable[[Event], None]
+
+
+class Source(Protocol):
+    """Random access to the bytes that existed when it was opened."""
+
+    @property
+    def size(self) -> int: ...
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to ``length`` bytes from ``offset``; fewer only at the end."""
+        ...
+
+
+@attrs.frozen
+class BytesSource:
+    """A journal that is held in memory."""
+
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self.data[offset : offset + length]
+
+
+@attrs.frozen
+class Mark:
+    """Behind a line: the next byte's offset, and that line's number and sum (as written)."""
+
+    offset: int
+    seq: int
+    sum: str
+
+
+@attrs.frozen
+class Span:
+    """Damaged bytes, or a line of a branch that did not stay; without the LF."""
+
+    offset: int
+    length: int
+
+
+@attrs.frozen
+class Tail:
+    """``length`` bytes from ``offset`` to the end are to be set aside; ``lf_missing``: the last kept line lacks its LF."""
+
+    offset: int
+    length: int
+    lf_missing: bool
+
+
+@attrs.define
+class ScanResult:
+    """What a scan found. ``missing`` holds inclusive ranges of numbers, ``unverified`` the numbers of lines whose sum
+    could not be proven. Spans and missing numbers that a ``journal/gap`` lists already are left out.
+    """
+
+    header: Event | None = None
+    events: int = 0
+    head: Mark | None = None
+    next_seq: int = 0
+    last_ts: int = 0
+    findings: FindingList = attrs.Factory(FindingList)
+    tail: Tail | None = None
+    spans: list[Span] = attrs.Factory(list)
+    missing: list[tuple[int, int]] = attrs.Factory(list)
+    unverified: list[int] = attrs.Factory(list)
+    accepted: set[tuple[str, int]] = attrs.Factory(set)
+    gaps: int = 0
+
+
+def scan(
+    source: Source, begin: Callable[[], Consumer], *, name: str | None = None, after: Mark | None = None
+) -> ScanResult:
+    """Read the source from its start (or behind ``after``) to its end. Never raises for what it holds.
+
+    ``begin`` is called at the start of each pass and returns the consumer of the events that stand, in order.
+    ``name`` is the directory's name, to be compared with the header's session id.
+    """
+    excluded: frozenset[int] = frozenset()
+    while True:
+        try:
+            return _Pass(source, begin(), excluded, name, after).run()
+        except _Forked as fork:
+            excluded |= fork.losers
+
+
+def accept(findings: Iterable[Finding], accepted: set[tuple[str, int]]) -> FindingList:
+    """Damage that a ``journal/gap`` lists becomes the notice ``accepted``, with its old code in ``was``."""
+    out = FindingList()
+    for finding in findings:
+        if finding.severity == "damage" and (finding.code, finding.offset) in accepted:
+            finding = attrs.evolve(finding, code="accepted", severity="notice", was=finding.code)
+        out.append(finding)
+    return out
+
+
+class _Forked(Exception):
+    """Two branches chain on from one line; ``losers`` are the offsets of the lines that do not stay."""
+
+    def __init__(self, losers: frozenset[int]) -> None:
+        self.losers = losers
+
+
+class _Frame:
+    """What lines have left behind that may still be undone: events not yet given on, findings, spans and the place
+    to return to.
+    """
+
+    def __init__(self, outer: "_Pass | _Frame", offset: int) -> None:
+        self.outer = outer
+        self.offset = offset
+        self.events: list[Event] = []
+        self.findings: list[Finding] = []
+        self.spans: list[Span] = []
+        self.missing: list[tuple[int, int]] = []
+        self.unverified: list[int] = []
+
+    def commit(self) -> None:
+        outer = self.outer
+        for event in self.events:
+            outer.keep(event)
+        for finding in self.findings:
+            outer.report(finding)
+        for span in self.spans:
+            outer.span(span)
+        outer.lost(self.missing)
+        outer.doubt(self.unverified)
+
+    def keep(self, event: Event) -> None:
+        self.events.append(event)
+
+    def report(self, finding: Finding) -> None:
+        self.findings.append(finding)
+
+    def span(self, span: Span) -> None:
+        self.spans.append(span)
+
+    def lost(self, missing: list[tuple[int, int]]) -> None:
+        self.missing.extend(missing)
+
+    def doubt(self, unverified: list[int]) -> None:
+        self.unverified.extend(unverified)
+
+
+@attrs.frozen
+class _Chain:
+    """Where the chain stands: what a cut goes back to."""
+
+    expected: int
+    written: bytes
+    computed: bytes | None
+    after_damage: bool
+    last_ts: int
+    end: int
+    top: int
+    bad_at_end: int
+
+
+class _Pass:
+    def __init__(
+        self, source: Source, emit: Consumer, excluded: frozenset[int], name: str | None, after: Mark | None
+    ) -> None:
+        self.source = source
+        self.emit = emit
+        self.excluded = excluded
+        self.name = name
+        self.result = ScanResult()
+        self.start = after.offset if after else 0
+        self.expected = after.seq + 1 if after else 0
+        #: The sum that the previous standing line ends with, and what it should have ended with where that differs.
+        self.written = (after.sum if after else ZERO).encode()
+        self.computed: bytes | None = None
+        #: A bad line stands directly before, so the next sum cannot be proven (unless it fits the line before that).
+        self.after_damage = False
+        self.last_ts = 0
+        #: Behind the last standing line, and the largest number under which any line stands.
+        self.end = self.start
+        self.top = self.expected - 1
+        #: Bad lines without any event since the last standing line, and the finding of the last of them.
+        self.bad_at_end = 0
+        self.bad_finding: Finding | None = None
+        #: Innermost last: an unfinished batch, a run of NULs that only deltas have followed.
+        self.batch: _Frame | None = None
+        self.batch_more = 0
+        self.batch_damaged = False
+        self.batch_plain_damage = False
+        self.batch_chain: _Chain | None = None
+        self.batch_first: Event | None = None
+        self.nuls: _Frame | None = None
+        self.nuls_deltas = 0
+        self.nuls_chain: _Chain | None = None
+        self.nuls_lf_missing = False
+        self.bom = False
+        self.crlf: list[int] = []
+        self.crlf_count = 0
+        self.blank: list[int] = []
+        self.blank_count = 0
+        self.numbers = array("q")
+        self.offsets = array("q")
+        self.blocks: dict[int, dict[int, tuple[int, bytes]]] = {}
+        self.gap_spans: set[int] = set()
+        self.gap_missing: set[int] = set()
+        self.gap_unverified: set[int] = set()
+
+    # ------------------------------------------------------------ the frame that is open now
+
+    def frame(self) -> "_Pass | _Frame":
+        return self.nuls or self.batch or self
+
+    def keep(self, event: Event) -> None:
+        result = self.result
+        result.events += 1
+        if event.seq == 0 and event.type == "session/header" and result.header is None:
+            result.header = event
+        elif event.type == "journal/gap":
+            self.gap(event)
+        self.emit(event)
+
+    def report(self, finding: Finding) -> None:
+        self.result.findings.append(finding)
+
+    def span(self, span: Span) -> None:
+        self.result.spans.append(span)
+
+    def lost(self, missing: list[tuple[int, int]]) -> None:
+        self.result.missing.extend(missing)
+
+    def doubt(self, unverified: list[int]) -> None:
+        self.result.unverified.extend(unverified)
+
+    def gap(self, event: Event) -> None:
+        """Remember what a salvage has accepted. Its lists may be anything but lists of the right things."""
+        self.result.gaps += 1
+        data = event.data
+        for item in data["accepted"]:
+            if isinstance(item, dict) and isinstance(item.get("code"), str) and isinstance(item.get("offset"), int):
+                self.result.accepted.add((item["code"], item["offset"]))
+        self.gap_spans.update(
+            s["offset"] for s in data["spans"] if isinstance(s, dict) and isinstance(s.get("offset"), int)
+        )
+        self.gap_missing.update(m[0] for m in data["missing"] if isinstance(m, list) and m and isinstance(m[0], int))
+        self.gap_unverified.update(n for n in data["unverified"] if isinstance(n, int))
+
+    def chain(self) -> _Chain:
+        return _Chain(
+            self.expected,
+            self.written,
+            self.computed,
+            self.after_damage,
+            self.last_ts,
+            self.end,
+            self.top,
+            self.bad_at_end,
+        )
+
+    def restore(self, chain: _Chain) -> None:
+        self.expected, self.written, self.computed, self.after_damage = attrs.astuple(chain)[:4]
+        self.last_ts, self.end, self.top, self.bad_at_end = attrs.astuple(chain)[4:]
+
+    # ------------------------------------------------------------ the pass
+
+    def run(self) -> ScanResult:
+        emit, result, known, stride = self.emit, self.result, EVENT_TYPES, _STRIDE - 1
+        excluded = self.excluded
+        trailing: tuple[int, bytes, int] | None = None
+        for offset, line, length in self.lines():
+            if line is None or length < 0:
+                if length < 0:
+                    trailing = (offset, line or b"", -length)
+                    break
+                self.oversized(offset, length)
+                continue
+            event = decode(line, offset)
+            if (
+                event is not None
+                and event.seq == self.expected
+                and not event.more
+                and self.batch is None
+                and self.nuls is None
+                and not self.after_damage
+                and offset not in excluded
+                and event.seq
+                and event.type in known
+                and event.type != "journal/gap"
+                and event.data.__class__ is dict
+            ):
+                digest = sha256(self.written + line[:-SUM_BYTES]).hexdigest()[:32]
+                if digest == event.sum:
+                    if not event.seq & stride:
+                        self.numbers.append(event.seq)
+                        self.offsets.append(offset)
+                    self.expected = event.seq + 1
+                    self.written = digest.encode()
+                    self.computed = None
+                    self.last_ts = event.ts
+                    self.end = offset + length + 1
+                    result.events += 1
+                    emit(event)
+                    continue
+            self.line(line, offset, event)
+        self.top = max(self.top, self.expected - 1)
+        return self.finish(trailing)
+
+    def lines(self) -> Iterator[tuple[int, bytes | None, int]]:
+        """``(offset, line without LF, length)``; line is None where it is too long to hold. What follows the last LF
+        comes last, with its length negative.
+        """
+        source, offset, size = self.source, self.start, self.source.size
+        carry, at = b"", offset
+        while offset < size:
+            chunk = source.read(offset, min(CHUNK, size - offset))
+            if not chunk:
+                break
+            offset += len(chunk)
+            parts = (carry + chunk if carry else chunk).split(b"\n")
+            carry = parts.pop()
+            for line in parts:
+                length = len(line)
+                yield at, (line if length <= MAX_LINE + 4 else None), length
+                at += length + 1
+            if len(carry) > MAX_LINE + 4:
+                end = self.find_lf(offset)
+                if end < 0:
+                    yield at, carry, -(size - at)
+                    return
+                yield at, None, end - at
+                at = offset = end + 1
+                carry = b""
+        if carry:
+            yield at, carry, -len(carry)
+
+    def find_lf(self, offset: int) -> int:
+        while chunk := self.source.read(offset, CHUNK):
+            place = chunk.find(b"\n")
+            if place >= 0:
+                return offset + place
+            offset += len(chunk)
+        return -1
+
+    def line_at(self, offset: int) -> bytes:
+        """The line that begins at ``offset``, as ``decode`` takes it; empty where it is too long or there is none."""
+        parts: list[bytes] = []
+        held = 0
+        while held <= MAX_LINE:
+            chunk = self.source.read(offset + held, 8192 if not parts else CHUNK)
+            place = chunk.find(b"\n")
+            parts.append(chunk if place < 0 else chunk[:place])
+            if place >= 0 or not chunk:
+                return b"".join(parts).rstrip(b"\r")
+            held += len(chunk)
+        return b""
+
+    # ------------------------------------------------------------ one line, the long way
+
+    def line(self, raw: bytes, offset: int, event: Event | None) -> None:
+        """A line that ended with LF and did not take the short way."""
+        line = raw
+        if offset == 0 and line.startswith(BOM):
+            self.bom, line = True, line[3:]
+        if line.endswith(b"\r"):
+            line = line.rstrip(b"\r")
+            self.crlf_count += 1
+            self.crlf = self.crlf or [offset]
+        at = offset + (3 if self.bom and offset == 0 else 0)
+        if not line.strip(b" \t\r"):
+            self.blank_count += 1
+            self.blank = self.blank or [offset]
+            return
+        if event is None or line is not raw:
+            event = decode(line, at)
+        if offset in self.excluded:
+            self.loser(line, at, event)
+        elif event is None or self.alien(event, line):
+            self.bad(line, at)
+        else:
+            self.valid(event, line, offset + len(raw) + 1)
+
+    def alien(self, event: Event, line: bytes) -> bool:
+        """A header of another format without the keys of this one is a header only if its sum fits."""
+        return (
+            event.type == "session/header"
+            and not EVENT_TYPES["session/header"].fits(event.data)
+            and not (event.seq == 0 and self.fits(event, line))
+        )
+
+    def digest(self, event: Event, line: bytes, prev: bytes) -> bytes:
+        if event.seq == 0 and event.type == "session/header" and self.expected == 0:
+            parent = event.data.get("parent")
+            prev = (
+                parent.get("sum") if isinstance(parent, dict) and isinstance(parent.get("sum"), str) else ZERO
+            ).encode("utf-8", "replace")
+        return sha256(prev + line[:-SUM_BYTES]).hexdigest()[:32].encode()
+
+    def fits(self, event: Event, line: bytes) -> bool:
+        """Does the line's sum chain on from the line before, as that was written or as it should have been?"""
+        sum_ = event.sum.encode()
+        return self.digest(event, line, self.written) == sum_ or (
+            self.computed is not None and self.digest(event, line, self.computed) == sum_
+        )
+
+    def valid(self, event: Event, line: bytes, end: int, *, reported: bool = False) -> None:
+        """A line that decodes. ``reported``: it was found inside a bad line, which is reported already."""
+        fits = self.fits(event, line)
+        number, expected = event.seq, self.expected
+        doubted = False
+        if number < expected and self.seen_before(event, line):
+            return
+        self.settle(event)
+        if not (fits and number == expected):
+            if number != expected and fits and event.type == "journal/gap" and number > expected:
+                self.skipped(min(number, expected + self.bad_at_end) - 1)
+            elif number > expected:
+                doubted, number = self.ahead(event, line, fits, reported)
+            else:
+                doubted = True
+                if not self.after_damage and not reported:
+                    self.frame().report(self.mismatch(event, expected))
+                number = expected
+        elif self.after_damage and self.bad_finding is not None and self.bad_at_end:
+            self.bad_finding.message += "; the next line's sum fits the line before it, so no event is missing"
+        if number == 0 or (expected == 0 and self.result.header is None and self.result.events == 0):
+            doubted = self.first(event, line, number, fits) or doubted
+        if doubted:
+            event.verified = False
+        if number != event.seq:
+            event.seq = number
+        self.stand(event, line, end, fits)
+
+    def ahead(self, event: Event, line: bytes, fits: bool, reported: bool) -> tuple[bool, int]:
+        """A number above the expected one: lines are missing, or the number itself is what changed."""
+        number, expected = event.seq, self.expected
+        if expected == 0 and self.result.events == 0:
+            return True, number  # no header: ``first`` reports it
+        following = decode(self.line_at(event.offset + event.length + 1)) if not fits else None
+        if self.after_damage:
+            natural = expected + self.bad_at_end
+            if not fits and number != natural and following is not None and following.seq != number + 1:
+                number = natural if following.seq == natural + 1 else number
+            self.skipped(number - 1)
+            return True, number
+        if following is not None and following.seq == expected + 1:
+            if not reported:
+                self.frame().report(self.mismatch(event, expected))
+            return True, expected
+        if not reported:
+            lost = f"event {expected} is" if number - 1 == expected else f"events {expected} to {number - 1} are"
+            self.frame().report(
+                Finding(
+                    "seq_gap",
+                    f"{lost} missing before event {number}",
+                    seq=number,
+                    offset=event.offset,
+                    length=event.length,
+                )
+            )
+        self.skipped(number - 1)
+        return True, number
+
+    def mismatch(self, event: Event, expected: int) -> Finding:
+        if event.seq == expected:
+            message = f"the bytes of event {expected} ({event.type}) differ from what was hashed when it was written"
+        else:
+            message = f"a line of type {event.type} says it is event {event.seq} where event {expected} stands; its number is not believed"
+        return Finding("sum_mismatch", message, seq=expected, offset=event.offset, length=event.length)
+
+    def skipped(self, last: int) -> None:
+        """No line stands under the numbers from the expected one to ``last``."""
+        if last >= self.expected:
+            self.frame().lost([(self.expected, last)])
+            if self.bad_finding is not None and self.bad_at_end:
+                lost = f"event {last} is" if last == self.expected else f"events {self.expected} to {last} are"
+                self.bad_finding.message += f"; {lost} missing"
+
+    def first(self, event: Event, line: bytes, number: int, fits: bool) -> bool:
+        """The first standing line of the file. Says whether it is in doubt."""
+        if event.type == "session/header" and number == 0:
+            if fits and event.data.get("format") != 1:
+                self.frame().report(
+                    Finding(
+                        "unsupported_format",
+                        f"the journal is of format {event.data['format']} and this version reads format 1",
+                        seq=0,
+                        offset=event.offset,
+                        length=event.length,
+                    )
+                )
+            return not fits
+        self.frame().report(
+            Finding(
+                "missing_header",
+                f"the journal does not begin with its header; the first event that stands is {number} ({event.type})",
+                offset=event.offset,
+                length=event.length,
+            )
+        )
+        if number > 1:
+            lost = f"events 1 to {number - 1} are" if number > 2 else "event 1 is"
+            self.frame().report(
+                Finding(
+                    "seq_gap",
+                    f"{lost} missing before event {number}",
+                    seq=number,
+                    offset=event.offset,
+                    length=event.length,
+                )
+            )
+        if number:
+            self.frame().lost([(0, number - 1)])
+        return True
+
+    def stand(self, event: Event, line: bytes, end: int, fits: bool) -> None:
+        """The line stands under ``event.seq``."""
+        frame = self.frame()
+        type_ = event.type
+        if type_ not in EVENT_TYPES and not event.ignorable and not is_extension(type_):
+            if fits:
+                frame.report(
+                    Finding(
+                        "unsupported_event",
+                        f"event {event.seq} is of the type {type_}, which this version does not know and may not skip",
+                        seq=event.seq,
+                        offset=event.offset,
+                        length=event.length,
+                    )
+                )
+            elif self.after_damage:
+                frame.report(self.mismatch(event, event.seq))
+        if event.data.__class__ is Lossy:
+            frame.report(
+                Finding(
+                    "lossy_text",
+                    f"event {event.seq} ({type_}) holds text that is not Unicode; U+FFFD is shown in its place",
+                    seq=event.seq,
+                    offset=event.offset,
+                    length=event.length,
+                )
+            )
+        if not event.verified:
+            frame.doubt([event.seq])
+        self.numbers.append(event.seq)
+        self.offsets.append(event.offset)
+        sum_ = event.sum.encode()
+        should = self.digest(event, line, self.written)
+        self.computed = should if not fits and not self.after_damage and should != sum_ else None
+        self.top = max(self.top, event.seq)
+        self.expected = event.seq + 1
+        self.written = sum_
+        self.after_damage = False
+        self.bad_at_end, self.bad_finding = 0, None
+        self.last_ts = event.ts
+        self.end = end
+        frame.keep(event)
+        if self.batch is not None and self.batch_more == 0:
+            self.batch_commit()
+
+    # ------------------------------------------------------------ numbers that were there before
+
+    def seen_before(self, event: Event, line: bytes) -> bool:
+        """A number below the expected one. True where the line is settled: a duplicate, or (raising) another branch."""
+        earlier = self.find(event.seq, event.offset)
+        if earlier is None:
+            return False
+        if earlier == line:
+            self.frame().report(
+                Finding(
+                    "duplicate_line",
+                    f"event {event.seq} stands twice, byte for byte; the second is passed over",
+                    seq=event.seq,
+                    offset=event.offset,
+                    length=event.length,
+                )
+            )
+            return True
+        before = self.find(event.seq - 1, event.offset)
+        if before is not None and self.digest(event, line, before[-34:-2]) == event.sum.encode():
+            losers = self.branches(event.seq - 1)
+            if losers - self.excluded:
+                self.forked(losers)
+        return False
+
+    def forked(self, losers: frozenset[int]) -> NoReturn:
+        raise _Forked(losers)
+
+    def find(self, number: int, before: int) -> bytes | None:
+        """The line before that offset that stands under ``number``: from the index, and at most a stride behind it."""
+        place = bisect_right(self.numbers, number) - 1
+        if number < 0:
+            return None
+        block = self.blocks.get(place)
+        if block is None:
+            block = {}
+            offset = self.offsets[place] if place >= 0 else self.start
+            stop = self.offsets[place + 1] if place + 1 < len(self.offsets) else self.source.size
+            while offset < stop and len(block) <= 2 * _STRIDE:
+                line = self.line_at(offset)
+                raw_end = self.find_lf(offset)
+                if offset == 0:
+                    line = line.removeprefix(BOM)
+                match = PREFIX.match(line)
+                if match is not None and offset not in self.excluded:
+                    seq = self.numbers[place] if not block and place >= 0 else int(match[1])
+                    block.setdefault(seq, (offset, line))
+                if raw_end < 0:
+                    break
+                offset = raw_end + 1
+            if len(self.blocks) >= 4:
+                self.blocks.pop(next(iter(self.blocks)))
+            self.blocks[place] = block
+        offset, line = block.get(number, (before, b""))
+        return line if offset < before else None
+
+    def branches(self, fork: int) -> frozenset[int]:
+        """The lines behind event ``fork`` that are not in the branch of the last valid line: their offsets.
+
+        Each valid line hangs on a line numbered one less whose sum it fits, else on the line before it in the file.
+        """
+        place = max(bisect_right(self.numbers, fork) - 1, 0)
+        offset = self.offsets[place] if len(self.offsets) else self.start
+        nodes: list[tuple[int, int]] = []  # offset, parent
+        by_number: dict[int, list[tuple[int, bytes]]] = {}
+        seen: dict[bytes, int] = {}
+        copies: list[tuple[int, int]] = []  # offset, the node it repeats
+        behind = -1
+        size = self.source.size
+        while offset < size:
+            line = self.line_at(offset)
+            end = self.find_lf(offset)
+            event = decode(line.removeprefix(BOM) if offset == 0 else line)
+            if event is not None and end >= 0:
+                key = sha256(line).digest()
+                if key in seen:
+                    copies.append((offset, seen[key]))
+                else:
+                    seen[key] = len(nodes)
+                    parent = len(nodes) - 1
+                    for candidate, sum_ in by_number.get(event.seq - 1, ()):
+                        if self.digest(event, line, sum_) == event.sum.encode():
+                            parent = candidate
+                            break
+                    by_number.setdefault(event.seq, []).append((len(nodes), event.sum.encode()))
+                    if event.seq == fork and behind < 0:
+                        behind = len(nodes)
+                    nodes.append((offset, parent))
+            if end < 0:
+                break
+            offset = end + 1
+        kept: set[int] = set()
+        node = len(nodes) - 1
+        while node >= 0 and node not in kept:
+            kept.add(node)
+            node = nodes[node][1]
+        lost = {node for node in range(behind + 1, len(nodes)) if node not in kept}
+        return frozenset([nodes[node][0] for node in lost] + [at for at, node in copies if node in lost])
+
+    def loser(self, line: bytes, offset: int, event: Event | None) -> None:
+        number = event.seq if event is not None else None
+        self.frame().report(
+            Finding(
+                "seq_conflict",
+                f"event {number} stands in two versions that chain on from one line (two writers); this one is not in the branch "
+                "that goes on",
+                seq=number,
+                offset=offset,
+                length=len(line),
+            )
+        )
+        self.frame().span(Span(offset, len(line)))
+        if number is not None:
+            self.top = max(self.top, number)
+
+    # ------------------------------------------------------------ bad lines
+
+    def bad(self, line: bytes, offset: int) -> None:
+        """An LF-ended line that is no valid event: whole events at its start and one at its end are still found."""
+        taken = self.leading(line, offset)
+        rest = line[taken:]
+        place, event = self.trailing_event(rest, offset + taken)
+        self.damage(offset, taken, place, b"\0" in rest[:place], _what(rest[:place]))
+        if event is not None:
+            self.valid(event, rest[place:], offset + len(line) + 1, reported=True)
+
+    def leading(self, line: bytes, offset: int) -> int:
+        """Let the whole events at the start of a bad line stand; how many bytes they take."""
+        taken = 0
+        while (found := self.whole(line[taken:] if taken else line, offset + taken)) is not None:
+            event, length = found
+            self.valid(event, line[taken : taken + length], offset + taken + length, reported=True)
+            taken += length
+        return taken
+
+    def whole(self, line: bytes, offset: int) -> tuple[Event, int] | None:
+        """The event that the bytes begin with: up to the first end of a sum that fits."""
+        if PREFIX.match(line) is None:
+            return None
+        states = [sha256(self.written)] + ([sha256(self.computed)] if self.computed is not None else [])
+        at = tries = 0
+        for match in SUM.finditer(line):
+            for state in states:
+                state.update(line[at : match.start()])
+            at = match.start()
+            wanted = match[1].decode()
+            fits = any(state.hexdigest()[:32] == wanted for state in states)
+            tries += 1
+            if fits or (self.expected == 0 and tries <= _PLACES):  # a fork's header chains on its parent's sum
+                event = decode(line[: match.end()], offset)
+                if event is not None and event.seq == self.expected and self.fits(event, line[: match.end()]):
+                    return event, match.end()
+        return None
+
+    def trailing_event(self, rest: bytes, offset: int) -> tuple[int, Event | None]:
+        """Where in ``rest`` an event begins that reaches to its end and counts; else its length and None."""
+        places: list[int] = []
+        place = len(rest)
+        while len(places) < _PLACES and (place := rest.rfind(_SEQ, 0, place + len(_SEQ) - 1 if places else place)) >= 0:
+            places.append(place)
+        for place in reversed(places):
+            event = decode(rest[place:], offset + place)
+            if event is not None and (event.seq == self.expected or self.fits(event, rest[place:])):
+                return place, event
+        return len(rest), None
+
+    def oversized(self, offset: int, length: int) -> None:
+        """A line of more than 16 MiB: looked at in pieces, never held whole."""
+        if offset in self.excluded:  # pragma: no cover - a line that long is never a valid one
+            return
+        head = self.source.read(offset, MAX_LINE)
+        if offset == 0 and head.startswith(BOM):
+            self.bom, head, offset, length = True, head[3:], 3, length - 3
+        taken = self.leading(head, offset)
+        start = max(offset + taken, offset + length - MAX_LINE)
+        rest = self.source.read(start, offset + length - start).rstrip(b"\r")
+        place, event = self.trailing_event(rest, start)
+        span = start + place - (offset + taken)
+        nul = any(
+            b"\0" in self.source.read(at, min(CHUNK, offset + length - at))
+            for at in range(offset + taken, start + place, CHUNK)
+        )
+        self.damage(offset, taken, span, nul, f"a line of {length} bytes, more than a line may hold")
+        if event is not None:
+            self.valid(event, rest[place:], offset + length + 1, reported=True)
+
+    def damage(self, offset: int, taken: int, span: int, nul: bool, what: str) -> None:
+        """Report the bad bytes of a line that begins at ``offset``: ``span`` of them behind the ``taken`` good ones."""
+        at = offset + taken
+        if self.nuls is not None:
+            self.nuls_commit()
+        if self.batch is not None:
+            self.batch_damaged = True
+            self.batch_plain_damage |= not nul
+        if nul:
+            self.nuls_chain = self.chain()
+            self.nuls = _Frame(self.batch or self, at)
+            self.nuls_deltas = 0
+            self.nuls_lf_missing = taken > 0
+        message = (
+            f"{span} bytes at offset {at} are no event ({what})"
+            if span
+            else f"two events are welded at offset {at}: no LF stands between them"
+        )
+        finding = Finding("damaged_line", message, offset=at, length=span)
+        self.frame().report(finding)
+        if span:
+            self.frame().span(Span(at, span))
+            self.after_damage = True
+            self.bad_finding = finding
+            if not taken:
+                self.bad_at_end += 1
+
+    # ------------------------------------------------------------ what may belong to a torn tail
+
+    def settle(self, event: Event) -> None:
+        """A valid line decides what was open before it, and may open a batch."""
+        self.batch_step(event)
+        if self.nuls is not None and event.type != "assistant/delta":
+            self.nuls_commit()
+        elif self.nuls is not None:
+            self.nuls_deltas += 1
+
+    def batch_step(self, event: Event) -> None:
+        """Follow the lines of atomic batches: they are held until the last of them."""
+        if self.batch is not None:
+            follows = event.more == self.batch_more - 1 or (self.batch_damaged and event.more < self.batch_more)
+            if follows:
+                self.batch_more = event.more
+                return
+            first = self.batch_first
+            if self.nuls is not None:
+                self.nuls_commit()
+            if first is not None and not self.batch_damaged and event.type != "journal/gap":
+                self.batch.report(
+                    Finding(
+                        "turn_order",
+                        f"event {first.seq} begins a batch that the lines behind it do not finish",
+                        seq=first.seq,
+                        offset=first.offset,
+                        length=first.length,
+                    )
+                )
+            self.batch_commit()
+        if event.more:
+            if self.nuls is not None:
+                self.nuls_commit()
+            self.batch_chain = self.chain()
+            self.batch = _Frame(self, event.offset)
+            self.batch_more = event.more
+            self.batch_damaged = self.batch_plain_damage = False
+            self.batch_first = event
+
+    def batch_commit(self) -> None:
+        if self.nuls is not None:
+            self.nuls_commit()
+        batch, self.batch = self.batch, None
+        if batch is not None:
+            batch.commit()
+
+    def nuls_commit(self) -> None:
+        nuls, self.nuls = self.nuls, None
+        if nuls is not None:
+            nuls.commit()
+
+    # ------------------------------------------------------------ the end
+
+    def finish(self, trailing: tuple[int, bytes, int] | None) -> ScanResult:
+        result, size = self.result, self.source.size
+        lf_missing = False
+        cut = size
+        if trailing is not None:
+            offset, text, length = trailing
+            cut, lf_missing = self.unended(offset, text, length)
+        if self.nuls is not None and self.nuls_deltas and self.nuls_chain is not None:
+            cut, lf_missing = self.nuls.offset, self.nuls_lf_missing
+            self.nuls = None
+            self.restore(self.nuls_chain)
+        elif self.nuls is not None:
+            self.nuls_commit()
+        if self.batch is not None and not self.batch_plain_damage and self.batch_chain is not None:
+            cut, lf_missing = self.batch.offset, False
+            self.batch = None
+            self.restore(self.batch_chain)
+        elif self.batch is not None:
+            self.batch_commit()
+        if result.events == 0:
+            self.report(
+                Finding(
+                    "empty", "the file holds no event" if size else "the file has zero bytes", offset=0, length=size
+                )
+            )
+            self.notices()
+            return result
+        if cut < size or lf_missing:
+            result.tail = Tail(cut, size - cut, lf_missing)
+            message = (
+                f"the last write stopped after {size - cut} bytes of an unfinished line or batch at offset {cut}"
+                if cut < size
+                else f"the last event lacks its LF at offset {cut}; it is whole and is kept"
+            )
+            self.report(Finding("torn_tail", message, offset=cut, length=size - cut))
+        if self.bad_at_end:
+            self.lost([(self.expected, self.expected + self.bad_at_end - 1)])
+        result.next_seq = max(self.top, self.expected - 1 + self.bad_at_end) + 1
+        result.head = Mark(self.end, self.expected - 1, self.written.decode())
+        result.last_ts = self.last_ts
+        result.spans = [span for span in result.spans if span.offset not in self.gap_spans]
+        result.missing = [pair for pair in result.missing if pair[0] not in self.gap_missing]
+        self.notices()
+        return result
+
+    def unended(self, offset: int, text: bytes, length: int) -> tuple[int, bool]:
+        """What follows the last LF: where the tail begins, and whether a kept line lacks its LF."""
+        begin = offset
+        if offset == 0 and text.startswith(BOM):
+            self.bom, text, begin = True, text[3:], 3
+        found = self.whole(text[: MAX_LINE + 4], begin) if not self.after_damage else None
+        if found is None or found[0].more or (self.batch is not None and self.batch_more != 1):
+            return offset, False
+        event, taken = found
+        if self.nuls is not None and event.type != "assistant/delta":
+            self.nuls_commit()
+        self.valid(event, text[:taken], begin + taken)
+        if not text[taken:].strip(b"\r") and begin + taken + len(text[taken:]) == self.source.size:
+            return self.source.size, True
+        return begin + taken, True
+
+    def notices(self) -> None:
+        report, header = self.report, self.result.header
+        if self.bom:
+            report(
+                Finding(
+                    "bom",
+                    "the file begins with a byte order mark, which is not part of the journal",
+                    offset=0,
+                    length=3,
+                )
+            )
+        if self.crlf:
+            report(
+                Finding(
+                    "crlf",
+                    f"{self.crlf_count} lines end with CR LF; the CR is not hashed",
+                    offset=self.crlf[0],
+                    count=self.crlf_count,
+                )
+            )
+        if self.blank:
+            report(
+                Finding(
+                    "blank_line",
+                    f"{self.blank_count} blank lines are passed over",
+                    offset=self.blank[0],
+                    count=self.blank_count,
+                )
+            )
+        if header is not None and self.name is not None and header.data.get("session_id") != self.name:
+            report(
+                Finding(
+                    "session_id_mismatch",
+                    f"the header names the session {header.data.get('session_id')!r} and its directory is {self.name!r}",
+                    seq=0,
+                    offset=header.offset,
+                )
+            )
+        self.result.findings = accept(self.result.findings, self.result.accepted)
+
+
+def _what(span: bytes) -> str:
+    """What a bad span looks like, for people."""
+    nuls = span.count(b"\0")
+    if nuls:
+        return f"{nuls} NUL bytes"
+    try:
+        span.decode()
+    except UnicodeDecodeError:
+        return "not UTF-8"
+    if span.startswith(_SEQ):
+        return "the beginning of an event"
+    return "not an event line"

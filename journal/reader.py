@@ -1,0 +1,310 @@
+"""Opens files, and feeds scan and fold. Reading only: nothing here creates, locks or writes anything."""
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import orjson
+
+from .codec import MAX_LINE, decode
+from .errors import JournalError, SessionNotFound
+from .events import Event
+from .findings import Finding, FindingList
+from .scan import BOM, Consumer, ScanResult, Source, scan
+from .shapes import SESSION_ID
+from .state import State
+
+JOURNAL: Final = "journal.jsonl"
+LOCK: Final = "journal.lock"
+#: Forks of forks are followed at most this far (format §6).
+MAX_FORKS: Final = 64
+
+
+@attrs.define(eq=False)
+class FileSource:
+    """The bytes that the file had when it was opened. Closes itself when it is let go."""
+
+    path: Path
+    fd: int
+    size: int
+    dev: int
+    ino: int
+
+    def read(self, offset: int, length: int) -> bytes:
+        return os.pread(self.fd, max(0, min(length, self.size - offset)), offset)
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> "FileSource":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def open_source(path: str | os.PathLike[str]) -> FileSource:
+    """Open a journal's file for reading. Raises SessionNotFound where there is none, JournalError where the system
+    refuses (the message names operation and path), and for what is no regular file (a pipe would block for ever).
+    """
+    path = Path(path)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except (FileNotFoundError, NotADirectoryError):
+        raise SessionNotFound(
+            f"there is no journal at {path}; `maka journal list` shows the sessions of a root", path=path
+        ) from None
+    except (OSError, ValueError) as error:
+        raise JournalError(
+            f"cannot open {path}: {_reason(error)}; make it readable for this user and look again", path=path
+        ) from error
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise JournalError(
+                f"{path} is not a regular file; name a journal file, a session directory or a session id", path=path
+            )
+    except BaseException:
+        os.close(fd)
+        raise
+    return FileSource(path, fd, status.st_size, status.st_dev, status.st_ino)
+
+
+def _reason(error: BaseException) -> str:
+    return (
+        os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+    ) or error.__class__.__name__
+
+
+def resolve(target: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Path:
+    """TARGET → the journal's path: a path if it contains ``/`` or ends in ``.jsonl``; else a session id under the
+    root; else a path. A session directory stands for the journal in it. Raises SessionNotFound.
+    """
+    text = os.fspath(target)
+    if "\0" in text:
+        raise SessionNotFound("a path or session id cannot contain a NUL character", path=text.replace("\0", "\\0"))
+    if not (isinstance(target, Path) or "/" in text or text.endswith(".jsonl")):
+        if SESSION_ID.fullmatch(text):
+            from .store import default_root
+
+            inside = Path(root if root is not None else default_root()) / "sessions" / text / JOURNAL
+            if inside.exists():
+                return inside
+        if not Path(text).exists():
+            raise SessionNotFound(
+                f"there is no session {text!r} under the root and no such path; `maka journal list` shows the sessions of a root",
+                path=text,
+            )
+    path = Path(text)
+    try:
+        if path.is_dir():
+            path = path / JOURNAL
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise SessionNotFound(
+            f"there is no journal at {path}; `maka journal list` shows the sessions of a root", path=path
+        ) from None
+    except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise SessionNotFound(f"there is no journal at {text[:200]}: {_reason(error)}", path=text) from None
+        raise JournalError(
+            f"cannot look at {path}: {_reason(error)}; make it readable for this user", path=path
+        ) from error
+    return path
+
+
+def session_name(path: Path) -> str | None:
+    """The directory's name, where the file has the name that the format gives it."""
+    return path.absolute().parent.name if path.name == JOURNAL else None
+
+
+@attrs.define(eq=False)
+class Reading:
+    """A journal as it stands on disk: what the scan found and the folded state, a fork's parent folded first."""
+
+    path: Path
+    source: Source
+    scan: ScanResult
+    state: State
+    #: What is to be said of the parents of a fork (``parent_missing``, ``parent_mismatch``).
+    findings: FindingList
+
+    def events(self) -> list[Event]:
+        """The events that stand, without the header; read again from the bytes of this reading."""
+        events: list[Event] = []
+
+        def begin() -> Consumer:
+            events.clear()
+            return events.append
+
+        scan(self.source, begin)
+        return [event for event in events if event.type != "session/header"]
+
+    def writer_hint(self) -> dict[str, Any] | None:
+        return writer_hint(self.path)
+
+
+def writer_hint(path: Path) -> dict[str, Any] | None:
+    """What the lock file says of its holder: ``{pid, host, since}``. A hint for messages, and nothing else."""
+    try:
+        hint = orjson.loads((path.parent / LOCK).read_bytes()[:4096])
+    except (OSError, ValueError):
+        return None
+    return hint if isinstance(hint, dict) and hint else None
+
+
+def read(path: str | os.PathLike[str], *, observe: Callable[[], Consumer] | None = None) -> Reading:
+    """Read a journal to the size it has at open; if that changed meanwhile, look again (a few times).
+
+    ``observe`` is called at the start of each pass and returns a further consumer of the events that stand; for a
+    fork, of the parents' events up to the fork points first. Raises SessionNotFound, and JournalError where the file
+    cannot be opened or read.
+    """
+    path = Path(path)
+    for _ in range(3):
+        source = open_source(path)
+        try:
+            reading = read_source(source, path, observe=observe)
+        except OSError as error:
+            raise JournalError(
+                f"cannot read {path}: {_reason(error)}; the bytes were not touched", path=path
+            ) from error
+        try:
+            status = os.stat(path)
+        except OSError:
+            break
+        if (status.st_dev, status.st_ino, status.st_size) == (source.dev, source.ino, source.size):
+            break
+    return reading
+
+
+def read_source(source: Source, path: Path, *, observe: Callable[[], Consumer] | None = None) -> Reading:
+    """Fold what a source holds. ``path`` tells where parents are looked for."""
+    findings = FindingList()
+    state = State()
+    header = first_event(source)
+    is_fork = header is not None and isinstance(header.data.get("parent"), dict)
+
+    def begin() -> Consumer:
+        nonlocal state
+        state = State()
+        findings.clear()
+        further = observe() if observe is not None else None
+        if header is not None and is_fork:
+            inherit(header, path, state, further, findings)
+        apply = state.apply
+        if further is None:
+            return apply
+
+        def both(event: Event) -> None:
+            further(event)
+            apply(event)
+
+        return both
+
+    result = scan(source, begin, name=session_name(path))
+    return Reading(path, source, result, state, findings)
+
+
+def first_event(source: Source) -> Event | None:
+    """The header, if line 0 is one."""
+    line = source.read(0, 1 << 16)
+    if b"\n" not in line:
+        line = source.read(0, MAX_LINE)
+    line = line.split(b"\n", 1)[0]
+    event = decode(line.removeprefix(BOM).rstrip(b"\r"), 0)
+    return event if event is not None and event.type == "session/header" else None
+
+
+def inherit(header: Event, path: Path, state: State, further: Consumer | None, findings: FindingList) -> None:
+    """Fold a fork's parents, oldest first, each up to its fork point whose sum is checked (format §6)."""
+    chain: list[tuple[Path, int]] = []
+    child, here = header, path
+    while isinstance(parent := child.data.get("parent"), dict):
+        session_id, seq, sum_ = parent.get("session_id"), parent.get("seq"), parent.get("sum")
+        place = here.absolute().parent.parent / str(session_id) / JOURNAL
+        if not isinstance(session_id, str) or SESSION_ID.fullmatch(session_id) is None or not isinstance(seq, int):
+            findings.append(_parent("parent_mismatch", "names no session and event that could be its parent", header))
+            break
+        if len(chain) == MAX_FORKS:
+            findings.append(
+                _parent("parent_missing", f"has more than {MAX_FORKS} parents; the older ones are not read", header)
+            )
+            break
+        try:
+            with open_source(place) as source:
+                at, first = _find(source, seq)
+        except (JournalError, OSError):
+            findings.append(
+                _parent(
+                    "parent_missing",
+                    f"was forked from the session {session_id}, which cannot be read at {place}",
+                    header,
+                )
+            )
+            break
+        if at is None or at.sum != sum_ or first is None:
+            findings.append(
+                _parent(
+                    "parent_mismatch",
+                    f"was forked from event {seq} of {session_id}, which is not there with the same sum",
+                    header,
+                )
+            )
+            break
+        chain.append((place, seq))
+        child, here = first, place
+    for place, seq in reversed(chain):
+        try:
+            with open_source(place) as source:
+                _feed(source, seq, state, further)
+        except (JournalError, OSError):
+            findings.append(_parent("parent_missing", f"has a parent at {place} that can no longer be read", header))
+
+
+def _parent(code: str, what: str, header: Event) -> Finding:
+    return Finding(
+        code, f"this session {what}; the fork stays readable by itself", seq=header.seq, offset=header.offset
+    )
+
+
+def _find(source: Source, seq: int) -> tuple[Event | None, Event | None]:
+    """The event of that number, and the header."""
+    found: list[Event | None] = [None, None]
+
+    def begin() -> Consumer:
+        found[:] = [None, None]
+
+        def consume(event: Event) -> None:
+            if event.seq == seq:
+                found[0] = event
+            if event.type == "session/header" and found[1] is None:
+                found[1] = event
+
+        return consume
+
+    scan(source, begin)
+    return found[0], found[1]
+
+
+def _feed(source: Source, seq: int, state: State, further: Consumer | None) -> None:
+    events: list[Event] = []
+
+    def begin() -> Consumer:
+        events.clear()
+        return lambda event: events.append(event) if event.seq <= seq else None
+
+    scan(source, begin)
+    for event in events:
+        state.inherit(event)
+        if further is not None:
+            further(event)
