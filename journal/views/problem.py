@@ -1,0 +1,32 @@
+"""What a view says about an event that breaks a relation, and small readers for values that may be anything. No I/O."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+#: A finding's code and its sentence.
+Problem = tuple[str, str]
+Problems = Sequence[Problem] | None
+#: Event type → fold of one event into the view's state; gives what is wrong with it.
+Handlers = dict[str, Callable[[Any, Any], Problems]]
+#: Event type → what is wrong with such data after this state, or None.
+Rules = dict[str, Callable[[Any, Any], Problem | None]]
+
+
+def text_of(value: Any) -> str | None:
+    """``value`` if it is text that is not empty, else None."""
+    return value if value.__class__ is str and value else None
+
+
+def whole(value: Any) -> int | None:
+    """``value`` if it is an integer (booleans are none), else None."""
+    return value if value.__class__ is int else None
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """``value`` if it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def sequence(value: Any) -> list[Any]:
+    """``value`` if it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
