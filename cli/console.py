@@ -1,0 +1,134 @@
+"""Standard output and standard error of the command; the only module here that knows what they are connected to.
+
+Output never fails for what it says: bytes that the terminal's encoding has no place for are escaped. A reader that went
+away (`| head`) is no error: `open` becomes False and the rest is dropped.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from . import text
+
+#: Seconds before a terminal is told what takes so long, and between two updates.
+_PATIENCE = 0.7
+_INTERVAL = 0.2
+
+
+class Console:
+    """What a command writes to. `paint` colours text for standard output."""
+
+    def __init__(self, out: TextIO | None, err: TextIO | None, environ: Mapping[str, str]) -> None:
+        self._out, self._err = out, err
+        self.open = out is not None
+        self.paint: text.Painter = text.paint if _coloured(out, environ) else text.plain
+        self.paint_err: text.Painter = text.paint if _coloured(err, environ) else text.plain
+        self._patient = _terminal(err) and environ.get("TERM") != "dumb"
+
+    def write(self, lines: list[str]) -> None:
+        """Lines of text to standard output."""
+        self._bytes(_encoded("".join(f"{line}\n" for line in lines), self._out))
+
+    def document(self, value: Any) -> None:
+        """One JSON document and a line feed to standard output."""
+        import orjson
+
+        try:
+            raw = orjson.dumps(value)
+        except TypeError:
+            # A path whose bytes are not Unicode: the standard library writes its surrogates as escapes.
+            import json
+
+            raw = json.dumps(value, separators=(",", ":")).encode()
+        self._bytes(raw + b"\n")
+
+    def flush(self) -> None:
+        if self.open and self._out is not None:
+            with self._listening():
+                self._out.flush()
+
+    def say(self, sentence: str, style: str = "") -> None:
+        """A sentence to standard error, made harmless."""
+        if self._err is None:
+            return
+        try:
+            shown = text.line(sentence)
+            self._err.buffer.write(_encoded(f"{self.paint_err(shown, style)}\n", self._err))
+            self._err.flush()
+        except OSError:
+            self._err = None
+
+    def _bytes(self, raw: bytes) -> None:
+        if self.open and self._out is not None:
+            with self._listening():
+                self._out.buffer.write(raw)
+                self._out.flush()
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            self.open = False
+            _point_at_nothing(self._out)
+
+    @contextmanager
+    def working(self, what: str) -> Iterator[None]:
+        """Tells a person at a terminal, after a moment, that `what` is going on, until the block is left."""
+        if not self._patient or self._err is None:
+            yield
+            return
+        from threading import Event, Thread
+
+        err, done = self._err, Event()
+        shown = text.line(what, 60)
+
+        def tell() -> None:
+            waited = _PATIENCE
+            if done.wait(_PATIENCE):
+                return
+            while True:
+                err.write(f"\r{self.paint_err(shown, 'dim')} … {waited:.0f} s\x1b[K")
+                err.flush()
+                if done.wait(_INTERVAL):
+                    break
+                waited += _INTERVAL
+            err.write("\r\x1b[K")
+            err.flush()
+
+        teller = Thread(target=tell, daemon=True)
+        teller.start()
+        try:
+            yield
+        finally:
+            done.set()
+            teller.join()
+
+
+def standard() -> Console:
+    return Console(sys.stdout, sys.stderr, os.environ)
+
+
+def _terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
+
+
+def _coloured(stream: TextIO | None, environ: Mapping[str, str]) -> bool:
+    return _terminal(stream) and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+
+
+def _encoded(shown: str, stream: TextIO | None) -> bytes:
+    return shown.encode(getattr(stream, "encoding", None) or "utf-8", "backslashreplace")
+
+
+def _point_at_nothing(stream: TextIO | None) -> None:
+    """So that the interpreter's own flush at exit finds somebody who listens."""
+    if stream is not None:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, stream.fileno())
+        os.close(nothing)

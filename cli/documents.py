@@ -1,0 +1,168 @@
+"""The documents that commands answer with, exactly as `--json` prints them: library calls in, plain JSON out.
+
+A journal that cannot even be opened still gets its document, with the verdict `unreadable` and the reason as finding.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from ..journal.errors import JournalConflict, JournalError, JournalLocked, JournalWriteError, SessionNotFound
+from ..journal.findings import Finding, verdict_of
+from ..journal.reader import open_source, resolve, session_name
+from ..journal.scan import Consumer, ScanResult, scan
+from . import exits
+
+Doc = dict[str, Any]
+
+_NOTHING_READ: Final[Doc] = {
+    "format": None,
+    "verdict": "unreadable",
+    "events": 0,
+    "bytes": 0,
+    "head": None,
+    "header": None,
+    "writer": None,
+}
+_NO_ROWS: Final = ("turns", "runs", "continuations", "handoffs", "interactions")
+
+
+@attrs.frozen
+class Answer:
+    """A document, the exit code, and the sentence for standard error where not all was done that was asked for."""
+
+    doc: Doc
+    code: int
+    refusal: str | None = None
+
+
+def inspection(target: str, root: str | None, events: bool) -> Answer:
+    """Of `inspect`. Raises SessionNotFound."""
+    doc = _inspected(resolve(target, root), events)
+    return Answer(doc, exits.OF_VERDICT[doc["verdict"]])
+
+
+def _inspected(path: Path, events: bool) -> Doc:
+    from ..repair.session import inspect
+
+    try:
+        return inspect(path).to_json(events=events)
+    except SessionNotFound:
+        raise
+    except (JournalError, OSError) as error:
+        return {
+            **_identity(path, None),
+            **_NOTHING_READ,
+            "findings": [_unreadable(error).to_json()],
+            **{key: [] for key in _NO_ROWS},
+            "queue": {"steering": [], "followup": []},
+            "plans": [],
+            "usage": {},
+            "pending": [],
+            **({"event_list": []} if events else {}),
+        }
+
+
+def repair(target: str, root: str | None, *, dry_run: bool, salvage: bool) -> Answer:
+    """Of `repair`. Raises SessionNotFound and JournalWriteError."""
+    from ..repair.apply import repair as apply
+
+    path = resolve(target, root)
+    try:
+        report = apply(path, dry_run=dry_run, salvage=salvage)
+    except JournalLocked as error:
+        return Answer(_not_begun(path, dry_run, _inspected(path, False)["verdict"]), exits.LOCKED, str(error))
+    except (SessionNotFound, JournalWriteError, JournalConflict):
+        raise
+    except JournalError as error:
+        return Answer(_not_begun(path, dry_run, "unreadable"), exits.REFUSED, str(error))
+    if report.refused is not None:
+        return Answer(report.to_json(), exits.REFUSED, report.refused)
+    return Answer(report.to_json(), exits.PENDING if dry_run and report.changes else exits.DONE)
+
+
+def _not_begun(path: Path, dry_run: bool, verdict: str) -> Doc:
+    return {
+        **_identity(path, None),
+        "dry_run": dry_run,
+        "verdict_before": verdict,
+        "verdict_after": verdict,
+        "set_aside": [],
+        "appended": [],
+    }
+
+
+def verification(target: str, root: str | None, head: str | None) -> Answer:
+    """Of `verify`: bytes, numbers and sums only. The refusal says why the journal does not extend `head`."""
+    path = resolve(target, root)
+    unverified: list[int] = []
+    found: list[int] = []
+
+    def begin() -> Consumer:
+        unverified.clear()
+        found.clear()
+
+        def take(event: Any) -> None:
+            if not event.verified:
+                unverified.append(event.seq)
+            if event.sum == head and not found:
+                found.extend((event.seq, len(unverified)))
+
+        return take
+
+    try:
+        with open_source(path) as source:
+            result = scan(source, begin, name=session_name(path))
+            size = source.size
+    except SessionNotFound:
+        raise
+    except (JournalError, OSError) as error:
+        result, size = ScanResult(), 0
+        result.findings.append(_unreadable(error))
+    doc: Doc = {
+        **_identity(path, result),
+        "verdict": verdict_of(result.findings),
+        "events": result.events,
+        "bytes": size,
+        "head": None if result.head is None else {"seq": result.head.seq, "sum": result.head.sum},
+        "unverified": unverified,
+        "findings": [finding.to_json() for finding in result.findings],
+    }
+    refusal = None if head is None else _extends(path, head, found)
+    return Answer(doc, exits.REFUSED if refusal else exits.OF_VERDICT[doc["verdict"]], refusal)
+
+
+def _extends(path: Path, head: str, found: list[int]) -> str | None:
+    if not found:
+        return f"{path} does not extend {head}: no line of it has that sum"
+    seq, doubtful = found
+    if doubtful:
+        return f"{path} may not extend {head}: no sum proves {doubtful} of the lines up to event {seq}"
+    return None
+
+
+def listing(root: str | None) -> tuple[Doc, Path]:
+    """Of `list`, and the root that was looked at."""
+    from ..journal.store import FileStore, default_root
+
+    place = Path(root) if root is not None else default_root()
+    return {"sessions": list(FileStore(place).list())}, place
+
+
+def first_refusal(findings: Iterable[Finding]) -> str | None:
+    """Why not everything of a journal could be read, as one sentence; None where it could."""
+    for finding in findings:
+        if finding.severity in ("unsupported", "unreadable"):
+            return f"{finding.message}; {finding.remedy}"
+    return None
+
+
+def _identity(path: Path, result: ScanResult | None) -> Doc:
+    said = result.header.data.get("session_id") if result is not None and result.header is not None else None
+    return {"session_id": said if isinstance(said, str) else session_name(path) or path.stem, "path": str(path)}
+
+
+def _unreadable(error: Exception) -> Finding:
+    return Finding("unreadable", str(error))

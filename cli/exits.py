@@ -1,0 +1,29 @@
+"""Exit codes, as tables. No I/O."""
+
+from typing import Final
+
+from ..journal.findings import Verdict
+
+DONE: Final = 0
+PENDING: Final = 1
+USAGE: Final = 2
+LOCKED: Final = 3
+REFUSED: Final = 4
+INTERRUPTED: Final = 130
+
+#: `inspect` and `verify`: what is wrong with the bytes as they stand.
+OF_VERDICT: Final[dict[Verdict, int]] = {
+    "healthy": DONE,
+    "interrupted": PENDING,
+    "torn": PENDING,
+    "damaged": REFUSED,
+    "unsupported": REFUSED,
+    "unreadable": REFUSED,
+}
+
+#: `show` and `tail` print whatever can be read; these verdicts mean that not everything could be.
+OF_READING: Final[dict[Verdict, int]] = {
+    **dict.fromkeys(OF_VERDICT, DONE),
+    "unsupported": REFUSED,
+    "unreadable": REFUSED,
+}

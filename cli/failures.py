@@ -1,0 +1,58 @@
+"""Exceptions → exit code and one sentence. No I/O; imported only when something failed."""
+
+import traceback
+from typing import Final
+
+import attrs
+
+from ..journal import errors
+from . import exits
+
+#: The first class that fits decides.
+_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
+    (errors.JournalLocked, exits.LOCKED),
+    (errors.SessionNotFound, exits.USAGE),
+    (errors.JournalWriteError, exits.USAGE),
+    (errors.JournalConflict, exits.USAGE),
+    (errors.InvalidEvent, exits.USAGE),
+    (errors.JournalError, exits.REFUSED),
+    (OSError, exits.USAGE),
+)
+
+
+@attrs.frozen
+class Failure:
+    code: int
+    sentence: str
+
+
+def failure_of(error: Exception) -> Failure:
+    """What to tell a person about `error`, and the exit code."""
+    # The parser's exceptions live in different packages in different versions of it; this method is what they share.
+    format_message = getattr(error, "format_message", None)
+    if callable(format_message):
+        return Failure(getattr(error, "exit_code", exits.USAGE), _usage(str(format_message()), error))
+    if type(error).__name__ == "Abort":
+        return Failure(exits.INTERRUPTED, "interrupted")
+    for cls, code in _CODES:
+        if isinstance(error, cls):
+            return Failure(code, _system(error) if isinstance(error, OSError) else str(error))
+    return Failure(exits.USAGE, _unforeseen(error))
+
+
+def _usage(message: str, error: Exception) -> str:
+    path = getattr(getattr(error, "ctx", None), "command_path", "maka")
+    return f"{' '.join(message.split()).rstrip('.')}; see `{path} --help`"
+
+
+def _system(error: OSError) -> str:
+    where = f" {error.filename}" if error.filename is not None else ""
+    reason = error.strerror or str(error) or type(error).__name__
+    return f"{reason}:{where or ' the system refused an operation'}; look at that place's permissions and free space"
+
+
+def _unforeseen(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""
+    what = f"{type(error).__name__}: {error}".rstrip(": ")
+    return f"a defect of this program ({what}{where}); run it again with --debug and report what it prints"

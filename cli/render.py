@@ -1,0 +1,428 @@
+"""Documents → text for people. No I/O.
+
+Each function takes a document exactly as `--json` prints it and a painter, and gives lines. Values that come from a
+journal may be any JSON at all, so they are read defensively and made harmless.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from .text import Painter, count, line, moment, size, table
+
+Doc = Mapping[str, Any]
+Lines = list[str]
+
+#: Columns given to text that a journal holds, inside a table.
+_CELL: Final = 72
+
+VERDICT_STYLE: Final = {
+    "healthy": "green",
+    "interrupted": "yellow",
+    "torn": "yellow",
+    "damaged": "alarm",
+    "unsupported": "magenta",
+    "unreadable": "alarm",
+    "unchecked": "dim",
+}
+
+VERDICT_MEANING: Final = {
+    "healthy": "nothing to repair",
+    "interrupted": "a writer stopped in the middle; a repair only appends",
+    "torn": "the last write did not finish; a repair sets its bytes aside",
+    "damaged": "bytes or relations are wrong; a repair needs --salvage",
+    "unsupported": "written by a newer or an extended version; nothing is written here",
+    "unreadable": "no event can be read",
+}
+
+SEVERITY_STYLE: Final = {
+    "notice": "dim",
+    "info": "cyan",
+    "warning": "yellow",
+    "repairable": "yellow",
+    "damage": "alarm",
+    "unsupported": "magenta",
+    "unreadable": "alarm",
+}
+
+STATE_STYLE: Final = {
+    "completed": "green",
+    "ok": "green",
+    "answered": "green",
+    "settled": "green",
+    "continued": "green",
+    "approved": "green",
+    "failed": "red",
+    "error": "red",
+    "unknown": "yellow",
+    "not_started": "yellow",
+    "interrupted": "yellow",
+    "indeterminate": "yellow",
+    "repair_required": "yellow",
+    "started_indeterminate": "yellow",
+    "paused": "cyan",
+    "pending": "cyan",
+}
+
+
+def inspection(doc: Doc, paint: Painter) -> Lines:
+    """The answer of `inspect`."""
+    out = _facts(doc, paint)
+    out += _findings(_rows(doc, "findings"), paint)
+    for title, key, head, row, right in _SECTIONS:
+        body = [row(item) for item in _rows(doc, key)]
+        out += _section(title, body, head, paint, right)
+    queue = _object(doc.get("queue"))
+    waiting = [
+        [kind, line(entry.get("message_id"), 40), line(entry.get("turn_id", "-"), 40), line(entry.get("seq"))]
+        for kind in ("steering", "followup")
+        for entry in _rows(queue, kind)
+    ]
+    out += _section("queue", waiting, ["kind", "message", "turn", "seq"], paint, {3})
+    usage = [
+        [line(key).replace("_", " "), f"{value:,}"] for key, value in _object(doc.get("usage")).items() if _int(value)
+    ]
+    out += _section("usage", usage, None, paint, {1})
+    out += _section("a repair would append", [_planned(event) for event in _rows(doc, "pending")], None, paint, {0})
+    if "event_list" in doc:
+        out += ["", paint("events", "bold")]
+        out += events(_rows(doc, "event_list"), paint)
+    return out
+
+
+def _facts(doc: Doc, paint: Painter) -> Lines:
+    verdict = str(doc.get("verdict"))
+    header = _object(doc.get("header"))
+    head = _object(doc.get("head"))
+    rows = [
+        ["session", line(doc.get("session_id"))],
+        ["path", line(doc.get("path"))],
+        ["verdict", verdict + (f"  {VERDICT_MEANING[verdict]}" if verdict in VERDICT_MEANING else "")],
+    ]
+    holds = f"{_number(doc.get('events')):,} {'event' if doc.get('events') == 1 else 'events'}"
+    if "bytes" in doc:
+        holds += f", {size(_number(doc['bytes']))}"
+    if head:
+        holds += f", head {line(head.get('seq'))} {line(head.get('sum'), 32)}"
+    rows.append(["holds", holds])
+    if header:
+        by = _object(header.get("created_by"))
+        made = f"{line(header.get('model') or '-', 40)} ({line(header.get('backend') or '-', 40)})"
+        rows.append(["model", f"{made}, permission {line(header.get('permission_mode') or '-', 20)}"])
+        rows.append(["folder", line(header.get("cwd") or "-", 100)])
+        rows.append(["written by", f"{line(by.get('name', '-'), 40)} {line(by.get('version', ''), 40)}"])
+        parent = _object(header.get("parent"))
+        if parent:
+            rows.append(["fork of", f"{line(parent.get('session_id'), 128)} at {line(parent.get('seq'))}"])
+    writer = _object(doc.get("writer"))
+    if writer:
+        since = moment(writer.get("since"))
+        rows.append(
+            ["writer", f"pid {line(writer.get('pid'))} on {line(writer.get('host'), 60)}, since {since} (a hint)"]
+        )
+
+    def style(column: int, cell: str) -> str:
+        if column == 0:
+            return "dim"
+        return VERDICT_STYLE[verdict] if verdict in VERDICT_STYLE and cell.startswith(verdict + "  ") else ""
+
+    return table(rows, paint, styles=style, indent="")
+
+
+def _findings(findings: Sequence[Doc], paint: Painter) -> Lines:
+    if not findings:
+        return []
+    out = ["", paint("findings", "bold")]
+    head = ["severity", "code", "seq", "offset", "bytes", "what"]
+    rows = [
+        [
+            line(finding.get("severity")),
+            line(finding.get("was") or finding.get("code")),
+            *(_optional(finding.get(key)) for key in ("seq", "offset", "length")),
+            line(finding.get("message"))
+            + (f" (and more: {finding['count']:,} in all)" if _int(finding.get("count")) else ""),
+        ]
+        for finding in findings
+    ]
+
+    def style(column: int, cell: str) -> str:
+        return SEVERITY_STYLE.get(cell, "") if column == 0 else ""
+
+    out += table(rows, paint, head=head, styles=style, right=frozenset({2, 3, 4}))
+    remedies: dict[str, list[str]] = {}
+    for finding in findings:
+        if finding.get("remedy") and finding["remedy"] != "nothing to do":
+            codes = remedies.setdefault(line(finding["remedy"]), [])
+            if finding.get("code") not in codes:
+                codes.append(line(finding.get("code")))
+    out += [f"  {paint('→', 'cyan')} {', '.join(codes)}: {remedy}" for remedy, codes in remedies.items()]
+    return out
+
+
+def _section(
+    title: str, rows: list[list[str]], head: list[str] | None, paint: Painter, right: Iterable[int] = ()
+) -> Lines:
+    if not rows:
+        return []
+
+    def style(column: int, cell: str) -> str:
+        return STATE_STYLE.get(cell.partition(" ")[0], "") if head else ""
+
+    return ["", paint(title, "bold"), *table(rows, paint, head=head, styles=style, right=frozenset(right))]
+
+
+def _turn(turn: Doc) -> list[str]:
+    runs = turn.get("run_ids")
+    reason = _object(turn.get("reason"))
+    detail = reason.get("failure_class") or reason.get("message") or reason.get("source") or ""
+    return [
+        _optional(turn.get("turn")),
+        line(turn.get("turn_id"), 40),
+        line(turn.get("status"), 20),
+        f"{_optional(turn.get('first_seq'))}–{_optional(turn.get('last_seq'))}",
+        _optional(turn.get("steps")),
+        str(len(runs)) if isinstance(runs, list) else "-",
+        _calls(_rows(turn, "calls")),
+        line(detail, 40),
+    ]
+
+
+def _calls(calls: Sequence[Doc]) -> str:
+    """`bash, read ×2, write: unknown`: counts for each tool and state, in the order of the calls."""
+    counts: dict[tuple[str, str], int] = {}
+    for call in calls:
+        key = (line(call.get("name") or "?", 30), line(call.get("state"), 20))
+        counts[key] = counts.get(key, 0) + 1
+    shown = [
+        name + (f" ×{times}" if times > 1 else "") + ("" if state == "ok" else f": {state}")
+        for (name, state), times in counts.items()
+    ]
+    return line(", ".join(shown), _CELL) or "-"
+
+
+def _run(run: Doc) -> list[str]:
+    return [
+        line(run.get("run_id"), 40),
+        line(run.get("turn_id"), 40),
+        line(run.get("status"), 20),
+        line(run.get("failure_class") or "", 60),
+    ]
+
+
+def _continuation(claim: Doc) -> list[str]:
+    source, target = _object(claim.get("source")), _object(claim.get("target"))
+    return [
+        line(claim.get("claim_id"), 40),
+        line(claim.get("purpose"), 20),
+        line(claim.get("state"), 30),
+        line(source.get("run_id"), 40),
+        line(target.get("run_id"), 40),
+    ]
+
+
+def _handoff(handoff: Doc) -> list[str]:
+    left = handoff.get("remaining_steps")
+    return [
+        line(handoff.get("handoff_id"), 40),
+        line(handoff.get("state"), 20),
+        line(handoff.get("run_id"), 40),
+        line(handoff.get("successor_run_id"), 40),
+        "any" if left is None else line(left),
+    ]
+
+
+def _interaction(interaction: Doc) -> list[str]:
+    outcome = _object(interaction.get("outcome"))
+    shown = outcome.get("reason") or outcome.get("decision") or outcome.get("answers") or ""
+    return [
+        line(interaction.get("interaction_id"), 40),
+        line(interaction.get("kind"), 20),
+        line(interaction.get("status"), 20),
+        line(shown, 40),
+    ]
+
+
+def _plan(plan: Doc) -> list[str]:
+    execution = _object(plan.get("execution"))
+    return [
+        line(plan.get("proposal_id"), 40),
+        _optional(plan.get("revision")),
+        line(plan.get("status"), 20),
+        line(execution.get("status") or "-", 20),
+        line(plan.get("title"), 50),
+    ]
+
+
+_Section = tuple[str, str, list[str], Callable[[Doc], list[str]], set[int]]
+_SECTIONS: Final[tuple[_Section, ...]] = (
+    ("turns", "turns", ["#", "turn", "status", "events", "steps", "runs", "calls", ""], _turn, {0, 4, 5}),
+    ("runs", "runs", ["run", "turn", "status", "class"], _run, set()),
+    ("continuations", "continuations", ["claim", "purpose", "state", "from run", "to run"], _continuation, set()),
+    ("handoffs", "handoffs", ["handoff", "state", "run", "successor", "steps left"], _handoff, {4}),
+    ("interactions", "interactions", ["interaction", "kind", "status", "outcome"], _interaction, set()),
+    ("plans", "plans", ["proposal", "revision", "status", "execution", "title"], _plan, {1}),
+)
+
+
+# ---------------------------------------------------------------- repair, verify, list
+
+
+def repair(doc: Doc, paint: Painter) -> Lines:
+    """The answer of `repair`: what was done, or with `dry_run` what would be."""
+    would = bool(doc.get("dry_run"))
+    before, after = str(doc.get("verdict_before")), str(doc.get("verdict_after"))
+    set_aside, appended = _rows(doc, "set_aside"), _rows(doc, "appended")
+    out = table(
+        [["session", line(doc.get("session_id"))], ["path", line(doc.get("path"))]], paint, styles=_label, indent=""
+    )
+    if before == after:
+        nothing = "nothing to do" if before == "healthy" else "nothing was done"
+        return [*out, f"{paint('verdict', 'dim')}  {_verdict(after, paint)}: {nothing}"]
+    arrow = f"{_verdict(before, paint)} → {_verdict(after, paint)}"
+    out.append(f"{paint('verdict', 'dim')}  {arrow}{' once done' if would else ''}")
+    if set_aside:
+        rows = [
+            [f"offset {_number(cut.get('offset')):,}", size(_number(cut.get("length"))), line(cut.get("file"))]
+            for cut in set_aside
+        ]
+        out += [
+            "",
+            paint("would set aside" if would else "set aside", "bold"),
+            *table(rows, paint, right=frozenset({1})),
+        ]
+    if appended:
+        rows = [_planned(event) for event in appended]
+        out += ["", paint("would append" if would else "appended", "bold")]
+        out += table(rows, paint, right=frozenset({0}))
+    if would:
+        out += ["", paint("nothing was written; run the same without --dry-run to do it", "dim")]
+    return out
+
+
+def _planned(event: Doc) -> list[str]:
+    return [_optional(event.get("seq")), line(event.get("type"), 40), summary(event)]
+
+
+def verification(doc: Doc, paint: Painter) -> Lines:
+    """The answer of `verify`."""
+    out = _facts(doc, paint) + _findings(_rows(doc, "findings"), paint)
+    unverified = doc.get("unverified")
+    if isinstance(unverified, list) and unverified:
+        shown = ", ".join(map(str, unverified[:20])) + (
+            f" and {len(unverified) - 20:,} more" if len(unverified) > 20 else ""
+        )
+        out += ["", f"{paint('unverified', 'bold')}  {count(len(unverified), 'line')} that no sum proves: {shown}"]
+    return out
+
+
+def listing(doc: Doc, paint: Painter) -> Lines:
+    """The answer of `list`."""
+    rows = [
+        [
+            line(row.get("session_id"), 128),
+            line(row.get("verdict")),
+            _optional(row.get("turns")),
+            moment(row.get("last_activity")),
+            line(row.get("name") or "", 60),
+        ]
+        for row in _rows(doc, "sessions")
+    ]
+
+    def style(column: int, cell: str) -> str:
+        return VERDICT_STYLE.get(cell, "") if column == 1 else ""
+
+    head = ["session", "verdict", "turns", "last activity", "name"]
+    return table(rows, paint, head=head, styles=style, right=frozenset({2}), indent="") if rows else []
+
+
+# ---------------------------------------------------------------- events
+
+
+def event(doc: Doc, paint: Painter) -> str:
+    """One event as one line: number, time, type, what it is about."""
+    mark = "" if doc.get("verified", True) else paint(" unverified", "yellow")
+    kind = line(doc.get("type"), 40)
+    return (
+        f"{_optional(doc.get('seq')):>6}  {paint(moment(doc.get('ts')), 'dim')}  "
+        f"{paint(f'{kind:<22}', 'cyan')}  {summary(doc)}{mark}"
+    ).rstrip()
+
+
+def events(docs: Iterable[Doc], paint: Painter) -> Lines:
+    return [event(doc, paint) for doc in docs]
+
+
+#: What a person wants to see of an event first: keys of `data`, in this order.
+_TELLING: Final = (
+    "turn_id",
+    "run_id",
+    "step",
+    "call_id",
+    "claim_id",
+    "handoff_id",
+    "interaction_id",
+    "message_id",
+    "name",
+    "kind",
+    "state",
+    "reason",
+    "outcome",
+    "status",
+    "recovery",
+    "stop_reason",
+    "session_id",
+    "model",
+    "title",
+    "patch",
+)
+
+
+def summary(doc: Doc) -> str:
+    """The few things of an event's data that tell what happened, and the beginning of its text."""
+    data = _object(doc.get("data"))
+    parts = []
+    for key in _TELLING:
+        value = data.get(key)
+        if isinstance(value, Mapping):
+            value = value.get("kind") or ", ".join(map(str, value)) or None
+        if value not in (None, "", []):
+            parts.append(f"{key.removesuffix('_id')} {line(value, 40)}")
+    said = words(data.get("content")) or (data["text"] if isinstance(data.get("text"), str) else "")
+    return "  ".join(parts) + (f"  {line(said, _CELL)!s}" if said else "")
+
+
+def words(content: object) -> str:
+    """The text of content blocks, one after the other."""
+    blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+    return " ".join(block["text"] for block in blocks if isinstance(block.get("text"), str))
+
+
+# ---------------------------------------------------------------- helpers
+
+
+def _verdict(verdict: str, paint: Painter) -> str:
+    return paint(line(verdict), VERDICT_STYLE.get(verdict, ""))
+
+
+def _label(column: int, cell: str) -> str:
+    return "dim" if column == 0 else ""
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _rows(doc: Doc, key: str) -> list[Mapping[str, Any]]:
+    value = doc.get(key)
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _optional(value: object) -> str:
+    return "-" if value is None else line(value, 40)
