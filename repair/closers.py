@@ -1,0 +1,377 @@
+"""Folded state → the events that close what a dead writer left open, and the findings that say so. No I/O.
+
+Nothing is claimed that is not known: a call that was dispatched has an unknown outcome, one that was only requested
+never ran, and neither is ever run again from here.
+"""
+
+from collections import Counter
+from typing import Any, Final
+
+import attrs
+
+from ..journal.events import Draft, JsonObject
+from ..journal.findings import Finding
+from ..journal.state import State
+from ..journal.views.admissions import Admission
+from ..journal.views.continuations import Claim
+from ..journal.views.interactions import Interaction
+from ..journal.views.problem import mapping, sequence, text_of
+from ..journal.views.turns import Call, OpenTurn, Stop
+from ..journal.wording import not_started_text, unknown_text
+
+_UNKNOWN: Final = {"name": "ToolOutcomeUnknownError", "code": "TOOL_OUTCOME_UNKNOWN"}
+_NOT_STARTED: Final = {"name": "ToolNotStartedError", "code": "TOOL_NOT_STARTED"}
+_CLOSURE: Final = {"kind": "closure", "reason": "host_restarted"}
+#: What a claim's target fails with where its continuation was given up before the provider was called.
+_ABANDONED: Final = {"resume": "continuation_abandoned_before_provider_dispatch", "handoff": "handoff_abandoned"}
+#: Execution kind → the key of the run header that names the run it came from.
+_LINEAGE: Final = {
+    "linked_child_resume": "resumed_from_run_id",
+    "linked_child_provider_retry": "retried_from_run_id",
+}
+#: This kind of admission sends again what its source run was told; it has no message of its own.
+_WITHOUT_MESSAGE: Final = "linked_child_provider_retry"
+
+
+@attrs.frozen
+class Closing:
+    """What a repair appends (behind a salvage's gap), in order, and the findings that it settles."""
+
+    drafts: list[Draft]
+    findings: list[Finding]
+
+
+def plan_closers(state: State, *, cause: str | None = None) -> Closing:
+    """Claims, admissions, open turns, runs to be settled, interactions: in this order, oldest first within each.
+
+    ``cause`` is the failure class that open turns end with (``failed``) in place of ``interrupted``.
+    """
+    return _Planner(state, cause).plan()
+
+
+def left_alone(turn: OpenTurn) -> bool:
+    """Is it not for a repair to end this turn (unless it was asked to stop)?
+
+    A paused turn goes on in its successor; one whose run was admitted by a ``continuation/start`` and shows nothing
+    after it may have reached the provider, which only a person can settle.
+    """
+    return turn.pause is not None or _indeterminate(turn)
+
+
+def _indeterminate(turn: OpenTurn) -> bool:
+    return turn.start_kind == "runtime_admission" and turn.last_seq == turn.start_seq
+
+
+@attrs.define
+class _Planner:
+    state: State
+    cause: str | None
+    drafts: list[Draft] = attrs.field(factory=list)
+    findings: list[Finding] = attrs.field(factory=list)
+    #: Turns and runs that the drafts so far have ended or settled, and interactions that they have closed.
+    ended: set[str] = attrs.field(factory=set)
+    settled: set[str] = attrs.field(factory=set)
+    resolved: set[str] = attrs.field(factory=set)
+    #: Runs that go on: their interactions stay pending.
+    live: set[str] = attrs.field(factory=set)
+
+    def plan(self) -> Closing:
+        state = self.state
+        for claim in state.continuations.claims.values():
+            self.claim(claim)
+        turn = state.turns.last
+        for admission in state.admissions.open.values():
+            turn += self.admission(admission, turn + 1)
+        for open_turn in state.turns.open.values():
+            if open_turn.turn_id not in self.ended:
+                self.turn(open_turn)
+        for run in state.runs.unsettled():
+            self.found(
+                "unsettled_run",
+                f"run {run.run_id} of turn {run.turn_id} has ended, and its cleanup is not on record",
+                run.terminal_seq,
+            )
+            if run.run_id not in self.settled:
+                self.settle(run.run_id)
+        for interaction in state.interactions.pending.values():
+            if interaction.interaction_id not in self.resolved and interaction.run_id not in self.live:
+                self.close_interaction(interaction)
+        return Closing(self.drafts, self.findings)
+
+    # ------------------------------------------------------------ claims
+
+    def claim(self, claim: Claim) -> None:
+        run_id, turn_id = claim.target_run_id, claim.target_turn_id
+        run = self.state.runs.live.get(run_id)
+        turn = self.state.turns.open.get(turn_id)
+        if claim.start_seq is None:
+            if claim.purpose == "resume" and self.reserved(claim):
+                self.claim_found(claim, "its run was never started")
+                self.abandon(claim, self.stop_of(turn_id))
+        elif run is not None and run.terminal_seq is not None:
+            self.claim_found(claim, f"its run {run_id} has ended and was not settled")
+            self.settle(run_id)
+        elif turn is not None and turn.newest_run == run_id:
+            if run_id in turn.stepped:
+                self.claim_found(claim, f"its run {run_id} was interrupted in step {turn.step}")
+            elif claim.start_kind == "claim_repair":
+                self.claim_found(claim, f"the end of its run {run_id} is missing")
+                self.end_abandoned(claim, self.stop_of(turn_id))
+            elif _indeterminate(turn) and self.stop_of(turn_id) is None:
+                self.found(
+                    "claim_indeterminate",
+                    f"run {run_id} of turn {turn_id} was started by claim {claim.claim_id}, and whether it reached the "
+                    "provider is not known",
+                    claim.start_seq,
+                )
+
+    def reserved(self, claim: Claim) -> bool:
+        """Is the target still only reserved? Claims whose ids are taken by something else are left as they are."""
+        turns, runs = self.state.turns, self.state.runs
+        run_id, turn_id = claim.target_run_id, claim.target_turn_id
+        run = runs.live.get(run_id)
+        return bool(
+            run_id
+            and turn_id
+            and turn_id not in turns.open
+            and turn_id not in turns.closed
+            and run_id not in runs.closed
+            and (run is None or (run.opened_seq is None and run.turn_id == turn_id))
+        )
+
+    def claim_found(self, claim: Claim, what: str) -> None:
+        self.found(
+            "claim_repair_required",
+            f"claim {claim.claim_id} ({claim.purpose}) is not finished: {what}",
+            claim.seq,
+        )
+
+    def abandon(self, claim: Claim, stop: Stop | None) -> None:
+        """The claim's target as claimed, started by the repair and ended at once; the provider is not called."""
+        data, run_id = claim.data, claim.target_run_id
+        run = self.state.runs.live.get(run_id)
+        if run is None or run.created_seq is None:
+            self.draft("run/created", run=claim.target)
+        self.draft(
+            "continuation/start",
+            protocol="continuation_start_v2",
+            start_kind="claim_repair",
+            purpose=claim.purpose,
+            claim_id=claim.claim_id,
+            run_id=run_id,
+            turn_id=claim.target_turn_id,
+            boundary_digest=data["boundary_digest"],
+            replay_digest=data["replay_digest"],
+            source=data["source"],
+        )
+        self.end_abandoned(claim, stop)
+
+    def end_abandoned(self, claim: Claim, stop: Stop | None) -> None:
+        reason = _aborted(stop.source) if stop else {"kind": "failed", "failure_class": _ABANDONED[claim.purpose]}
+        self.end(claim.target_turn_id, claim.target_run_id, reason)
+
+    # ------------------------------------------------------------ admissions
+
+    def admission(self, admission: Admission, turn: int) -> bool:
+        """Close or complete one; True where that opened turn number ``turn``."""
+        if admission.started_seq is not None:
+            self.missing_message(admission)
+            return False
+        if admission.stop is None and admission.run is None and admission.kind == "root":
+            return False
+        state = "stopped before it started" if admission.stop else "never started"
+        self.found(
+            "admission_unfinished",
+            f"turn {admission.turn_id} was admitted ({admission.kind}) and {state}",
+            admission.seq,
+        )
+        run = admission.run or self.run_header(admission)
+        self.draft(
+            "turn/start",
+            turn_id=admission.turn_id,
+            run_id=admission.run_id,
+            invocation_id=text_of(run.get("invocation_id")) or admission.run_id,
+            turn=turn,
+            run=run,
+        )
+        if admission.kind != _WITHOUT_MESSAGE:
+            self.message(admission)
+        reason = {"kind": "interrupted"} if admission.stop is None else _aborted(admission.stop)
+        self.end(admission.turn_id, admission.run_id, reason)
+        return True
+
+    def missing_message(self, admission: Admission) -> None:
+        late = admission.stepped or admission.ended
+        self.found(
+            "message_missing",
+            f"turn {admission.turn_id} started without the message {admission.message_id} that it was admitted with"
+            + ("; the conversation shows the admission's input in its place" if late else ""),
+            admission.started_seq,
+            severity="notice" if late else None,
+        )
+        if not late:
+            self.message(admission)
+
+    def message(self, admission: Admission) -> None:
+        """The admission's own message; where it has no id there is none to write: none is invented."""
+        if admission.message_id is None:
+            return
+        given = mapping(admission.data["input"])
+        self.draft(
+            "user/message",
+            message_id=admission.message_id,
+            turn_id=admission.turn_id,
+            run_id=admission.run_id,
+            content=sequence(given.get("content")),
+            source={"kind": "user"},
+            **{key: given[key] for key in ("quotes", "attachments") if isinstance(given.get(key), list)},
+        )
+
+    def run_header(self, admission: Admission) -> JsonObject:
+        """The run that the admission would have had, from the session's header; keys in the order of the format."""
+        header = mapping(self.state.session.header)
+        execution = mapping(admission.data["execution"])
+        run: JsonObject = {
+            "run_id": admission.run_id,
+            "invocation_id": admission.run_id,
+            "turn_id": admission.turn_id,
+            "backend": text_of(header.get("backend")) or "",
+            "model": text_of(header.get("model")) or "",
+        }
+        if connection := text_of(header.get("connection")):
+            run["connection"] = connection
+        run["cwd"] = text_of(header.get("cwd")) or ""
+        run["permission_mode"] = text_of(header.get("permission_mode")) or ""
+        run["created_at"] = admission.ts
+        run["root"] = {"kind": "user"}
+        max_steps = mapping(admission.data.get("options")).get("max_steps")
+        if max_steps.__class__ is int:
+            run["max_steps"] = max_steps
+        lineage, source = _LINEAGE.get(admission.kind), text_of(execution.get("source_run_id"))
+        if lineage and source:
+            run[lineage] = source
+        for key in ("agent_id", "agent_name"):
+            if value := text_of(admission.data.get(key)):
+                run[key] = value
+        return run
+
+    # ------------------------------------------------------------ open turns
+
+    def turn(self, turn: OpenTurn) -> None:
+        stop = self.stop_of(turn.turn_id)
+        if stop is None and left_alone(turn):
+            self.live.update(turn.run_ids)
+            return
+        unanswered = turn.unanswered()
+        self.found("open_turn", _describe(turn, unanswered), turn.first_seq)
+        self.messages_of_deltas(turn)
+        for call in unanswered:
+            self.result(turn, call)
+        for run_id in turn.run_ids:
+            for interaction in self.state.interactions.of_run(run_id):
+                self.close_interaction(interaction)
+        if turn.step_open:
+            self.found(
+                "open_step",
+                f"step {turn.step} of turn {turn.turn} ({turn.turn_id}) has no step/end",
+                turn.step_seq,
+            )
+            self.draft("step/end", turn_id=turn.turn_id, run_id=turn.step_run, step=turn.step)
+        if turn.pause is not None and stop is not None:
+            self.abandon_handoff(turn, stop)
+            return
+        if self.cause is not None:
+            self.end(turn.turn_id, turn.newest_run, {"kind": "failed", "failure_class": self.cause})
+        elif stop is None:
+            self.end(turn.turn_id, turn.newest_run, {"kind": "interrupted"})
+        else:
+            self.end(turn.turn_id, turn.newest_run, _aborted(stop.source), note=stop.source)
+
+    def messages_of_deltas(self, turn: OpenTurn) -> None:
+        for delta in turn.deltas.values():
+            content = [block for block in delta.blocks() if block["text"]]
+            if content and turn.step_open and delta.step == turn.step:
+                self.draft(
+                    "assistant/message",
+                    turn_id=turn.turn_id,
+                    run_id=delta.run_id,
+                    step=delta.step,
+                    message_id=delta.message_id,
+                    content=content,
+                    stop_reason="interrupted",
+                    interrupted=True,
+                )
+
+    def result(self, turn: OpenTurn, call: Call) -> None:
+        known = not call.dispatched and self.state.session.tool_boundary
+        where = f"call {call.call_id} of {call.name} in step {call.step} of turn {turn.turn} ({turn.turn_id})"
+        if known:
+            self.found("not_started", f"{where} was requested and never started", call.message_seq)
+        else:
+            done = "dispatched" if call.dispatched else "requested, with no record whether it ran,"
+            self.found(
+                "unknown_outcome",
+                f"{where} was {done} and has no result: its outcome is unknown",
+                call.call_seq if call.dispatched else call.message_seq,
+            )
+        data: JsonObject = {"turn_id": turn.turn_id, "run_id": call.run_id, "step": call.step, "call_id": call.call_id}
+        if call.operation_id is not None:
+            data["operation_id"] = call.operation_id
+        data["state"] = "not_started" if known else "unknown"
+        text = not_started_text() if known else unknown_text(call.recovery)
+        data["content"] = [{"kind": "text", "text": text}]
+        data["is_error"] = True
+        data["error"] = dict(_NOT_STARTED if known else _UNKNOWN)
+        if call.call_seq is not None:
+            data["call_seq"] = call.call_seq
+        data["synthesized"] = True
+        self.drafts.append(Draft("tool/result", data))
+
+    # ------------------------------------------------------------ the pieces
+
+    def found(self, code: str, message: str, seq: int | None, severity: Any = None) -> None:
+        self.findings.append(Finding(code, message, seq, **({"severity": severity} if severity else {})))
+
+    def draft(self, type: str, **data: Any) -> None:
+        self.drafts.append(Draft(type, data))
+
+    def stop_of(self, turn_id: str) -> Stop | None:
+        """The first request to stop the turn: a later one may hurry it, and does not change who asked."""
+        stops = self.state.turns.stops.get(turn_id)
+        return stops[0] if stops else None
+
+    def end(self, turn_id: str, run_id: str, reason: JsonObject, note: str | None = None) -> None:
+        """``turn/end``, a note of who aborted it if ``note`` says, ``run/settled`` unless the reason settles itself."""
+        self.draft("turn/end", turn_id=turn_id, run_id=run_id, reason=reason, synthesized=True)
+        self.ended.add(turn_id)
+        if note is not None:
+            self.draft("session/note", kind="abort", run_id=run_id, turn_id=turn_id, source=note)
+        if reason["kind"] != "interrupted":
+            self.settle(run_id)
+
+    def settle(self, run_id: str) -> None:
+        self.draft("run/settled", run_id=run_id)
+        self.settled.add(run_id)
+
+    def close_interaction(self, interaction: Interaction) -> None:
+        self.found(
+            "pending_interaction",
+            f"{interaction.kind} {interaction.interaction_id} of run {interaction.run_id} waits for an answer, "
+            "and its run is over",
+            interaction.seq,
+        )
+        self.draft("interaction/resolved", interaction_id=interaction.interaction_id, outcome=dict(_CLOSURE))
+        self.resolved.add(interaction.interaction_id)
+
+
+def _aborted(source: str) -> JsonObject:
+    return {"kind": "aborted", "source": source}
+
+
+def _describe(turn: OpenTurn, unanswered: list[Call]) -> str:
+    what = f"turn {turn.turn} ({turn.turn_id}) has no end"
+    if not unanswered:
+        return what
+    count = "1 call has" if len(unanswered) == 1 else f"{len(unanswered)} calls have"
+    tools = Counter(call.name for call in unanswered)
+    return f"{what}, and {count} no result: " + ", ".join(f"{name} {n}" for name, n in tools.items())
