@@ -20,64 +20,15 @@ JSON = st.recursive(
 )
 #: Keys that the documents have, with anything at all behind them.
 KEYS = st.sampled_from(
-    [
-        "session_id",
-        "path",
-        "verdict",
-        "events",
-        "bytes",
-        "head",
-        "header",
-        "writer",
-        "findings",
-        "turns",
-        "runs",
-        "continuations",
-        "handoffs",
-        "interactions",
-        "queue",
-        "plans",
-        "usage",
-        "pending",
-        "event_list",
-        "dry_run",
-        "verdict_before",
-        "verdict_after",
-        "set_aside",
-        "appended",
-        "unverified",
-        "sessions",
-        "data",
-        "type",
-        "seq",
-        "ts",
-        "offset",
-        "length",
-        "file",
-        "code",
-        "severity",
-        "message",
-        "remedy",
-        "count",
-        "was",
-        "calls",
-        "run_ids",
-        "reason",
-        "kind",
-        "name",
-        "state",
-        "content",
-        "text",
-        "source",
-        "target",
-        "execution",
-        "outcome",
-        "steering",
-        "followup",
-        "created_by",
-        "parent",
-        "since",
-    ]
+    re.findall(
+        r"\w+",
+        """
+        session_id path verdict events bytes head header writer findings turns runs continuations handoffs
+        interactions queue plans usage pending event_list dry_run verdict_before verdict_after set_aside appended
+        unverified sessions data type seq ts offset length file code severity message remedy count was calls run_ids
+        reason kind name state content text source target execution outcome steering followup created_by parent since
+        """,
+    )
 )
 ROW = st.dictionaries(KEYS, JSON, max_size=8)
 DOC = st.dictionaries(KEYS, JSON | st.lists(ROW, max_size=3) | ROW, max_size=14)
