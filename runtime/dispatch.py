@@ -1,0 +1,239 @@
+"""The calls of one step: check, make the dispatch durable, run the body, record the outcome as it comes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from ..journal.errors import InvalidEvent
+from .outputs import Store, cut, shorten
+from .progress import UNKNOWN, Call, Progress
+from .record import Recorder
+from .tools.arguments import BadArguments, digest, parse, validate
+from .tools.base import LeftBehind, Tool, ToolContext, ToolFailed, ToolOutput, text_block
+
+#: Seconds a body may take, for tools that do not say.
+TIMEOUT: Final = 120.0
+
+#: Asked before a call is dispatched; a text is the reason why it is not.
+Authorize = Callable[[Call, Tool, dict[str, Any]], Awaitable[str | None]]
+
+
+class _Refused(Exception):
+    """A call that is answered without being dispatched."""
+
+    def __init__(self, name: str, code: str, text: str) -> None:
+        super().__init__(text)
+        self.output = ToolOutput([text_block(text)], "error", {"name": name, "code": code})
+
+
+@attrs.frozen
+class ToolLimits:
+    """``parallel`` bodies at once; ``shown`` bytes of a text in the journal's line and before the model; ``grace``
+    seconds for a cancelled body to end before it is left behind.
+    """
+
+    parallel: int = 10
+    shown: int = 32 * 1024
+    grace: float = 5.0
+
+
+@attrs.frozen
+class Dispatcher:
+    """Runs the calls of a turn's steps."""
+
+    recorder: Recorder
+    progress: Progress
+    tools: Mapping[str, Tool]
+    limits: ToolLimits
+    new_id: Callable[[], str]
+    cwd: Path
+    store: Store
+    authorize: Authorize | None = None
+
+    async def run(self, calls: list[Call]) -> None:
+        """Runs ``calls`` in order; neighbours that are parallel-safe together. Each has its result behind this.
+
+        Raises JournalError where a barrier failed: then no further body is entered, and what runs is cancelled.
+        """
+        groups = self._groups(calls)
+        for group in groups:
+            await self._together(group, last=group is groups[-1])
+
+    def _groups(self, calls: list[Call]) -> list[list[Call]]:
+        """An exclusive call is alone; neighbours that are not stand together, with those that will only be refused."""
+        groups: list[list[Call]] = []
+        shared = False
+        for call in calls:
+            tool = self.tools.get(call.name)
+            parallel = tool is None or tool.parallel_safe
+            if parallel and shared:
+                groups[-1].append(call)
+            else:
+                groups.append([call])
+            shared = parallel
+        return groups
+
+    async def _together(self, calls: list[Call], *, last: bool) -> None:
+        room = asyncio.Semaphore(self.limits.parallel)
+        left = len(calls)
+
+        async def one(call: Call) -> None:
+            nonlocal left
+            async with room:
+                await self._one(call)
+            left -= 1
+            # The step's very last result shares the next barrier, which follows at once.
+            if left or not last:
+                await self.recorder.barrier()
+
+        tasks = [asyncio.ensure_future(one(call)) for call in calls]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in tasks:
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        # Those that were cancelled because one failed come last.
+        failures.sort(key=lambda failure: isinstance(failure, asyncio.CancelledError))
+        if failures:
+            raise failures[0]
+
+    async def _one(self, call: Call) -> None:
+        try:
+            tool, arguments = await self._check(call)
+        except _Refused as refused:
+            self._record(call, refused.output)
+            return
+        await self._dispatch(call, tool)
+        output = await self._execute(call, tool, arguments)
+        try:
+            content = await shorten(output.content, self.limits.shown, self.store)
+        except asyncio.CancelledError:
+            self._record_late(call, output)
+            raise
+        self._record(call, attrs.evolve(output, content=content))
+
+    async def _check(self, call: Call) -> tuple[Tool, dict[str, Any]]:
+        """Everything that may keep a call from being dispatched. Raises _Refused."""
+        tool = self.tools.get(call.name)
+        if tool is None:
+            known = ", ".join(sorted(self.tools)) or "none"
+            raise _Refused("ToolNotFoundError", "TOOL_NOT_FOUND", f"no tool {call.name!r}; there are: {known}")
+        call.recovery = tool.recovery
+        try:
+            arguments = parse(call.arguments)
+            validate(arguments, tool.parameters)
+        except BadArguments as error:
+            raise _Refused("ToolArgumentsError", "TOOL_ARGUMENTS_INVALID", str(error)) from None
+        if self.authorize is not None:
+            denied = await self.authorize(call, tool, arguments)
+            if denied is not None:
+                raise _Refused("ToolDeniedError", "TOOL_DENIED", denied)
+        return tool, arguments
+
+    async def _dispatch(self, call: Call, tool: Tool) -> None:
+        """The intent is durable behind this: the body may run."""
+        call.operation_id = self.new_id()
+        event = self.recorder.add(
+            "tool/call",
+            {
+                **self.progress.in_step,
+                "call_id": call.call_id,
+                "operation_id": call.operation_id,
+                "name": call.name,
+                "arguments_digest": digest(call.arguments),
+                "recovery": tool.recovery,
+            },
+        )
+        call.seq = event.seq
+        self.recorder.tell("tool_start", call_id=call.call_id, operation_id=call.operation_id, name=call.name)
+        await self.recorder.barrier()
+
+    async def _execute(self, call: Call, tool: Tool, arguments: dict[str, Any]) -> ToolOutput:
+        assert call.operation_id is not None
+        context = ToolContext(
+            operation_id=call.operation_id,
+            call_id=call.call_id,
+            turn_id=self.progress.turn_id,
+            run_id=self.progress.run_id,
+            cwd=self.cwd,
+            store=self.store,
+        )
+        seconds: float | None = getattr(tool, "timeout", TIMEOUT)
+        call.entered = True
+        body = asyncio.ensure_future(_body(tool, arguments, context))
+        try:
+            await asyncio.wait({body}, timeout=seconds)
+        except asyncio.CancelledError:
+            output = await self._end(call, body, context)
+            if output is not None:
+                self._record_late(call, output)
+            raise
+        if body.done():
+            return _outcome(body)
+        await self._end(call, body, context)
+        text = f"The time of {seconds:g} s was over and the call was stopped; what it had done by then stays done."
+        return ToolOutput([text_block(text)], "unknown", {"name": "ToolTimeoutError", "code": "TOOL_TIMED_OUT"})
+
+    async def _end(self, call: Call, body: "asyncio.Future[ToolOutput]", context: ToolContext) -> ToolOutput | None:
+        """Cancels a body and waits for a moment; what it came to, if it ended by itself."""
+        context.cancelled.set()
+        body.cancel()
+        await asyncio.wait({body}, timeout=self.limits.grace)
+        if not body.done():
+            self.progress.cleanup.append(f"{call.name} ({call.call_id}) did not end within {self.limits.grace:g} s")
+            body.add_done_callback(lambda left: left.cancelled() or left.exception())
+            return None
+        if body.cancelled():
+            return None
+        if isinstance(body.exception(), LeftBehind):
+            self.progress.cleanup.append(f"{call.name} ({call.call_id}): {body.exception()}")
+            return None
+        return _outcome(body)
+
+    def _record_late(self, call: Call, output: ToolOutput) -> None:
+        """A body that finished although the turn is being stopped: what is known is not thrown away."""
+        if self.recorder.failure is None:
+            content = cut(output.content, self.limits.shown, "the turn was stopped")
+            self._record(call, attrs.evolve(output, content=content))
+
+    def _record(self, call: Call, output: ToolOutput) -> None:
+        data = self.progress.result(call, output.state, output.content, output.error)
+        try:
+            self.recorder.add("tool/result", data)
+        except InvalidEvent as error:
+            # The body ran and will not run again: an outcome that cannot be written is told in words that can.
+            text = f"the tool ended, but what it gave back cannot be recorded: {error}"
+            failed = {"name": "ToolOutputError", "code": "TOOL_OUTPUT_INVALID"}
+            data = self.progress.result(call, "error", [text_block(text)], failed)
+            self.recorder.add("tool/result", data)
+        call.answered = True
+        self.recorder.tell("tool_result", **{key: data[key] for key in ("call_id", "state", "content", "is_error")})
+
+
+async def _body(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
+    """Runs a tool's body; whatever it raises is an outcome, except what is left of a cancelled one."""
+    try:
+        output = await tool.execute(arguments, context)
+    except LeftBehind:
+        raise
+    except ToolFailed as error:
+        return ToolOutput([text_block(str(error))], "error", {"name": "ToolFailedError", "code": error.code})
+    except Exception as error:
+        text = f"the tool failed: {type(error).__name__}: {error}"
+        return ToolOutput([text_block(text)], "error", {"name": type(error).__name__, "code": "TOOL_FAILED"})
+    if not isinstance(output, ToolOutput):
+        text = f"the tool gave back {type(output).__name__}, not a ToolOutput; its effect may be there all the same"
+        return ToolOutput([text_block(text)], "error", {"name": "ToolOutputError", "code": "TOOL_OUTPUT_INVALID"})
+    return output
+
+
+def _outcome(body: "asyncio.Future[ToolOutput]") -> ToolOutput:
+    if body.cancelled() or body.exception() is not None:
+        text = "the tool gave up by itself" if body.cancelled() else str(body.exception())
+        return ToolOutput([text_block(text)], "unknown", UNKNOWN)
+    return body.result()

@@ -1,0 +1,151 @@
+"""The loop's way into the journal: append, make durable, only then tell. No I/O of its own."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import attrs
+
+from ..journal.errors import InvalidEvent, JournalError, JournalWriteError
+from ..journal.events import Draft, Event, JsonObject
+
+
+class Journal(Protocol):
+    """What the loop needs of a session that is open for writing."""
+
+    def append(self, draft: Draft, /) -> Event: ...
+    def append_batch(self, drafts: Sequence[Draft], /) -> list[Event]: ...
+    async def aflush(self) -> None: ...
+
+
+@attrs.frozen
+class SessionEvent:
+    """What a client is told. ``ts`` is Unix milliseconds. Kinds: ``step_start``, ``request_header``, ``text_delta``,
+    ``thinking_delta``, ``text_complete``, ``thinking_complete``, ``token_usage``, ``tool_start``, ``tool_result``,
+    ``step_end``, ``provider_retry``, ``error``, ``abort``, and last ``complete``.
+
+    Everything but the two deltas stands durably in the journal before it is told.
+    """
+
+    kind: str
+    id: str
+    turn_id: str
+    ts: int
+    data: JsonObject
+
+
+Publish = Callable[[SessionEvent], None]
+
+
+class Recorder:
+    """Appends a turn's events, and publishes what follows from them once they are durable.
+
+    After a failure nothing is appended any more: everything raises that same error.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        observe: Callable[[Event], None],
+        publish: Publish,
+        turn_id: str,
+        new_id: Callable[[], str],
+        now: Callable[[], int],
+    ) -> None:
+        self._journal = journal
+        self._observe = observe
+        self._publish = publish
+        self._turn_id = turn_id
+        self._new_id = new_id
+        self._now = now
+        self._appended = 0
+        self._unsynced: list[Draft] = []
+        self._untold: list[tuple[int, SessionEvent]] = []
+        self._again: tuple[JournalError, asyncio.Future[None]] | None = None
+        self.failure: JournalError | None = None
+
+    def add(self, type_: str, data: JsonObject, *, ignorable: bool = False) -> Event:
+        """Append one event. Raises InvalidEvent, and the journal's failure if there was one."""
+        self._refuse_after_failure()
+        draft = Draft(type_, data, ignorable)
+        with self._failing():
+            event = self._journal.append(draft)
+        self._note(draft, event)
+        return event
+
+    def add_batch(self, drafts: Sequence[Draft]) -> list[Event]:
+        """Append all of them as one atomic batch, or none."""
+        self._refuse_after_failure()
+        with self._failing():
+            events = self._journal.append_batch(drafts)
+        for draft, event in zip(drafts, events, strict=True):
+            self._note(draft, event)
+        return events
+
+    def tell(self, kind: str, **data: Any) -> None:
+        """Publish behind the next barrier."""
+        self._untold.append((self._appended, self._event(kind, data)))
+
+    def tell_now(self, kind: str, **data: Any) -> None:
+        """Publish at once: for previews, which nothing durable stands for yet."""
+        self._publish(self._event(kind, data))
+
+    async def barrier(self) -> None:
+        """Everything appended so far is durable, and told. Raises JournalError; then nothing more may happen.
+
+        A failed write is tried once more where it carries a tool's result: the tool ran and will not run again.
+        """
+        self._refuse_after_failure()
+        upto, unsynced = self._appended, list(self._unsynced)
+        try:
+            await self._journal.aflush()
+        except JournalError as error:
+            # Whoever waited for the same batch gets the same error, and waits for the same second try.
+            if self._again is None or self._again[0] is not error:
+                self._again = error, asyncio.ensure_future(self._write_again(error, upto, unsynced))
+            await asyncio.shield(self._again[1])
+        # Another barrier may have been here meanwhile and taken a part off the front.
+        self._unsynced = self._unsynced[len(self._unsynced) - (self._appended - upto) :]
+        while self._untold and self._untold[0][0] <= upto:
+            self._publish(self._untold.pop(0)[1])
+
+    async def _write_again(self, error: JournalError, upto: int, unsynced: list[Draft]) -> None:
+        self.failure = error
+        if (
+            not isinstance(error, JournalWriteError)
+            or error.poisoned
+            # What was appended behind this batch may be lost or not: then nobody can say what to write.
+            or self._appended != upto
+            or not any(draft.type == "tool/result" for draft in unsynced)
+        ):
+            raise error
+        try:
+            for draft in unsynced:
+                self._journal.append(draft)
+            await self._journal.aflush()
+        except JournalError:
+            raise error from None
+        self.failure = None
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except InvalidEvent:
+            raise
+        except JournalError as error:
+            self.failure = error
+            raise
+
+    def _refuse_after_failure(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def _note(self, draft: Draft, event: Event) -> None:
+        self._appended += 1
+        self._unsynced.append(draft)
+        self._observe(event)
+
+    def _event(self, kind: str, data: JsonObject) -> SessionEvent:
+        return SessionEvent(kind, self._new_id(), self._turn_id, self._now(), data)

@@ -1,0 +1,157 @@
+"""A model that plays a script: for tests of whatever stands on the loop, and for demonstrations without a provider."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+import attrs
+
+from .model import (
+    Chunk,
+    Finish,
+    ModelError,
+    ModelRequest,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    UsageChunk,
+)
+
+
+@attrs.frozen
+class Say:
+    """Text, or with ``thinking`` reasoning, in ``pieces`` deltas, ``pause`` seconds before each."""
+
+    text: str
+    thinking: bool = False
+    pieces: int = 1
+    pause: float = 0.0
+
+
+@attrs.frozen
+class Ask:
+    """A tool call. ``arguments`` is an object, or the raw text of a model that got it wrong."""
+
+    name: str
+    arguments: dict[str, Any] | str = attrs.Factory(dict)
+    call_id: str | None = None
+
+
+@attrs.frozen
+class Wait:
+    """Waits ``seconds``, or for ``until`` to be set; for ever where both are None."""
+
+    seconds: float | None = None
+    until: asyncio.Event | None = None
+
+
+@attrs.frozen
+class Fail:
+    """The provider fails here."""
+
+    kind: str = "provider_error"
+    retryable: bool = False
+    retry_after: float | None = None
+    message: str = "the script says so"
+
+
+@attrs.frozen
+class Tokens:
+    input: int = 0
+    output: int = 0
+
+
+@attrs.frozen
+class End:
+    """Ends the response with a reason of its own, ``max_tokens`` for one."""
+
+    reason: str
+
+
+@attrs.frozen
+class Do:
+    """Runs ``action(request)`` at this point, and waits for it if it is awaitable."""
+
+    action: Callable[[ModelRequest], Any]
+
+
+Part = Say | Ask | Wait | Fail | Tokens | End | Do | str
+Response = list[Part] | tuple[Part, ...] | Part
+
+
+class ScriptedModel:
+    """Answers one request after another with the responses of ``script``; a text stands for ``Say``.
+
+    ``requests`` are those it got. Asked beyond the script's end it says ``(the script is over)``. With ``repeat`` the
+    script starts again.
+    """
+
+    def __init__(self, script: Iterable[Response], *, provider: str = "scripted", repeat: bool = False) -> None:
+        self._script = [list(parts) if isinstance(parts, list | tuple) else [parts] for parts in script]
+        self._repeat = repeat
+        self._calls = 0
+        self.provider = provider
+        self.requests: list[ModelRequest] = []
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+        turn = len(self.requests)
+        self.requests.append(request)
+        if self._repeat and self._script:
+            turn %= len(self._script)
+        parts: list[Part] = self._script[turn] if turn < len(self._script) else ["(the script is over)"]
+        asked = False
+        for index, part in enumerate(parts):
+            match part:
+                case str() | Say():
+                    async for chunk in _say(Say(part) if isinstance(part, str) else part, index):
+                        yield chunk
+                case Ask():
+                    asked = True
+                    for chunk in self._ask(part, index):
+                        yield chunk
+                case Wait(seconds, until):
+                    await _wait(seconds, until)
+                case Fail():
+                    raise ModelError(
+                        part.message, kind=part.kind, retryable=part.retryable, retry_after=part.retry_after
+                    )
+                case Tokens(read, written):
+                    yield UsageChunk(read, written)
+                case End(reason):
+                    yield Finish(reason)
+                    return
+                case Do(action):
+                    result = action(request)
+                    if asyncio.iscoroutine(result):
+                        await result
+        yield Finish("tool_use" if asked else "end_turn")
+
+    def _ask(self, part: Ask, index: int) -> Iterable[Chunk]:
+        self._calls += 1
+        raw = part.arguments if isinstance(part.arguments, str) else json.dumps(part.arguments, separators=(",", ":"))
+        middle = len(raw) // 2
+        return (
+            ToolCallStart(part.call_id or f"call-{self._calls}", part.name, index),
+            ToolCallDelta(raw[:middle], index),
+            ToolCallDelta(raw[middle:], index),
+            ToolCallEnd(index),
+        )
+
+
+async def _say(part: Say, index: int) -> AsyncIterator[Chunk]:
+    size = -(-len(part.text) // max(part.pieces, 1)) or 1
+    for start in range(0, len(part.text), size):
+        if part.pause:
+            await asyncio.sleep(part.pause)
+        piece = part.text[start : start + size]
+        yield ThinkingDelta(piece, index) if part.thinking else TextDelta(piece, index)
+
+
+async def _wait(seconds: float | None, until: asyncio.Event | None) -> None:
+    if seconds is not None:
+        await asyncio.sleep(seconds)
+    else:
+        await (until or asyncio.Event()).wait()

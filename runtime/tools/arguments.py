@@ -1,0 +1,57 @@
+"""The text that a model wrote as arguments → checked arguments, or a sentence that says what is wrong. No I/O."""
+
+import json
+from hashlib import sha256
+from typing import Any
+
+from ...journal.events import JsonObject
+
+#: At most this much of a validator's message is shown to the model.
+_SHOWN = 500
+
+
+class BadArguments(Exception):
+    """The arguments are not JSON, no object, or do not fit the schema. The message is for the model."""
+
+
+def digest(raw: str) -> str:
+    """The 64 hex of SHA-256 of the text as it stands in the journal."""
+    return sha256(raw.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode()).hexdigest()
+
+
+def parse(raw: str) -> dict[str, Any]:
+    """The object that ``raw`` holds; blank text is an empty one. Raises BadArguments."""
+    if not raw.strip():
+        return {}
+    try:
+        value = json.loads(raw, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise BadArguments(f"the arguments are not valid JSON: {str(error)[:_SHOWN]}") from None
+    if not isinstance(value, dict):
+        raise BadArguments(f"the arguments must be a JSON object, not {type(value).__name__}")
+    return value
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def validate(arguments: dict[str, Any], schema: JsonObject) -> None:
+    """Raises BadArguments for the first thing that does not fit ``schema``."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError, best_match
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+
+    # An empty registry: a schema never makes this process fetch something.
+    validator = Draft202012Validator(schema, registry=Registry())
+    try:
+        Draft202012Validator.check_schema(schema)
+        error = best_match(validator.iter_errors(arguments))
+    except (SchemaError, Unresolvable) as broken:
+        raise BadArguments(f"the tool's own schema cannot be used: {str(broken)[:_SHOWN]}") from None
+    except RecursionError:
+        raise BadArguments("the arguments nest too deep") from None
+    if error is not None:
+        where = "".join(f"[{part!r}]" for part in error.absolute_path)
+        raise BadArguments(f"arguments{where}: {error.message[:_SHOWN]}")

@@ -1,0 +1,99 @@
+"""The tool protocol: what the loop needs to know of a tool, what it gives to one and what it gets back. No I/O."""
+
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, Protocol, runtime_checkable
+
+import attrs
+
+from ...journal.events import Blocks, JsonObject, Recovery
+
+OutputState = Literal["ok", "error", "unknown"]
+
+
+def text_block(text: str) -> JsonObject:
+    return {"kind": "text", "text": text}
+
+
+@attrs.frozen
+class ToolOutput:
+    """What a call came to. ``state`` is ``unknown`` where the tool itself cannot tell whether its effect happened.
+
+    ``error`` is ``{"name","code"}``, for a state other than ``ok``.
+    """
+
+    content: Blocks
+    state: OutputState = "ok"
+    error: JsonObject | None = None
+
+    @classmethod
+    def of(cls, text: str) -> "ToolOutput":
+        return cls([text_block(text)])
+
+    @property
+    def is_error(self) -> bool:
+        return self.state != "ok"
+
+
+class ToolFailed(Exception):
+    """Raised by a tool's body: the call failed and its outcome is known. ``code`` stands in the result's ``error``."""
+
+    def __init__(self, message: str, *, code: str = "TOOL_FAILED") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class LeftBehind(Exception):
+    """Raised by a body that was cancelled: something of it, named in the message, could not be ended."""
+
+
+@attrs.frozen
+class ToolContext:
+    """What a body may know and use.
+
+    ``operation_id`` names this dispatch for good; a tool may forward it as an idempotency key.
+    ``cancelled`` is set before the body's task is cancelled, for bodies that work in threads.
+    ``store`` keeps a stream's bytes, from its start, beside the journal and returns their name (``sha256:…``).
+    """
+
+    operation_id: str
+    call_id: str
+    turn_id: str
+    run_id: str
+    cwd: Path
+    store: Callable[[BinaryIO], Awaitable[str]]
+    cancelled: threading.Event = attrs.field(factory=threading.Event)
+
+
+@runtime_checkable
+class Tool(Protocol):
+    """A tool. ``parameters`` is a JSON Schema; arguments are checked against it before ``execute`` is called.
+
+    ``recovery`` says what may be done about a call whose outcome is unknown: ``read_only`` and ``idempotent`` ones may
+    be called again, ``reconcile`` ones can look whether the effect is there, ``never`` leaves it to a person.
+    ``parallel_safe`` ones of a step run at the same time. A tool may have a ``timeout`` in seconds, or None where the
+    body keeps the time itself; without that attribute it is 120.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def parameters(self) -> JsonObject: ...
+    @property
+    def recovery(self) -> Recovery: ...
+    @property
+    def parallel_safe(self) -> bool: ...
+
+    async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolOutput: ...
+
+
+@runtime_checkable
+class Reconciler(Protocol):
+    """A tool of recovery ``reconcile``."""
+
+    async def reconcile(self, arguments: dict[str, Any], context: ToolContext) -> ToolOutput | None:
+        """Looks at the outside world and changes nothing: what the call came to, proven, or None if that is open."""
+        ...

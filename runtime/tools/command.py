@@ -1,0 +1,239 @@
+"""A tool that runs a command and ends it with every process that came of it."""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import attrs
+
+from ...journal.events import JsonObject, Recovery
+from .base import LeftBehind, ToolContext, ToolOutput, text_block
+
+_SUPERVISOR: Final = str(Path(__file__).with_name("supervise.py"))
+#: Bytes of output held in memory; more goes to a temporary file.
+_IN_MEMORY: Final = 1 << 20
+#: Bytes shown of the beginning and of the end of a long output.
+_SHOWN: Final = 12 * 1024
+#: Bytes kept at all. A command that writes more is read on, so that it does not block, but the rest is only counted.
+_KEPT: Final = 256 << 20
+#: Seconds that output may take to arrive after everything that could write it has ended.
+_DRAIN: Final = 1.0
+
+
+@attrs.frozen
+class Command:
+    """Runs a command line with ``/bin/sh``.
+
+    ``limit`` is the longest that a call may take, in seconds; ``grace`` the seconds between the polite request to end
+    and SIGKILL. Standard output and error are captured together, in the order in which they were written.
+    """
+
+    limit: float = 120.0
+    grace: float = 0.5
+    shell: tuple[str, ...] = ("/bin/sh", "-c")
+    name: str = "command"
+    recovery: Recovery = "never"
+    parallel_safe: bool = False
+    #: The body keeps the time itself: it has to end the processes and to say what the command had written.
+    timeout: float | None = None
+    description: str = (
+        "Run a command line in the working directory; standard output and error come back together. "
+        "It and every process it started are ended when it returns or its time is over."
+    )
+
+    @property
+    def parameters(self) -> JsonObject:
+        return {
+            "type": "object",
+            "properties": {
+                "command": {"type": "string", "minLength": 1},
+                "timeout_seconds": {"type": "number", "exclusiveMinimum": 0, "maximum": self.limit},
+            },
+            "required": ["command"],
+            "additionalProperties": False,
+        }
+
+    async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
+        """``ok`` for exit status 0, ``error`` for another, ``unknown`` where the time was over.
+
+        Raises LeftBehind when it is cancelled and a process lives on.
+        """
+        seconds = float(arguments.get("timeout_seconds", self.limit))
+        with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as output:
+            report = await _run((*self.shell, arguments["command"]), context.cwd, seconds, self.grace, output)
+            content = await _content(output, report, context)
+        return _judged(content, report, seconds)
+
+
+@attrs.define
+class _Report:
+    """How a command ended. ``status`` is None where it was ended, or its supervisor was."""
+
+    status: int | None = None
+    error: str | None = None
+    ended: int = 0
+    survivors: list[int] = attrs.Factory(list)
+    timed_out: bool = False
+    lost: bool = False
+    written: int = 0
+
+
+class _Collector(asyncio.Protocol):
+    """Takes what arrives on a pipe into a file, up to a bound."""
+
+    def __init__(self, file: BinaryIO, kept: int) -> None:
+        self._file = file
+        self._kept = kept
+        self.written = 0
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        room = self._kept - self.written
+        if room > 0:
+            self._file.write(data[:room])
+        self.written += len(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+
+async def _collect(fd: int, file: BinaryIO, kept: int) -> tuple[asyncio.BaseTransport, _Collector]:
+    loop = asyncio.get_running_loop()
+    return await loop.connect_read_pipe(lambda: _Collector(file, kept), os.fdopen(fd, "rb", buffering=0))
+
+
+async def _run(command: tuple[str, ...], cwd: Path, seconds: float, grace: float, output: Any) -> _Report:
+    import io
+    import subprocess
+
+    control_read, control_write = os.pipe()
+    report_read, report_write = os.pipe()
+    output_read, output_write = os.pipe()
+    arguments = [sys.executable, "-I", "-S", _SUPERVISOR, str(control_read), str(report_write), str(grace), *command]
+    try:
+        process = subprocess.Popen(
+            arguments,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output_write,
+            stderr=output_write,
+            pass_fds=(control_read, report_write),
+            start_new_session=True,
+        )
+    except OSError as error:
+        for fd in (control_write, report_read, output_read):
+            os.close(fd)
+        return _Report(error=f"the command cannot be started: {error.strerror}")
+    finally:
+        for fd in (control_read, report_write, output_write):
+            os.close(fd)
+
+    answer = io.BytesIO()
+    shown, out = await _collect(output_read, output, _KEPT)
+    told, reporter = await _collect(report_read, answer, 1 << 20)
+    result = _Report()
+    control: int | None = control_write
+    try:
+        try:
+            await asyncio.wait_for(asyncio.shield(reporter.closed), seconds)
+        except TimeoutError:
+            result.timed_out = True
+        except asyncio.CancelledError:
+            os.close(control_write)
+            control = None
+            await _settled(reporter)
+            _read(result, answer.getvalue())
+            if result.survivors or result.lost:
+                raise LeftBehind(_survivors(result)) from None
+            raise
+        os.close(control_write)
+        control = None
+        await reporter.closed
+        with contextlib.suppress(TimeoutError):
+            # What a survivor holds open never comes to its end.
+            await asyncio.wait_for(asyncio.shield(out.closed), _DRAIN)
+        _read(result, answer.getvalue())
+        result.written = out.written
+        return result
+    finally:
+        if control is not None:
+            os.close(control)
+        shown.close()
+        told.close()
+        # The supervisor has said its last word and is about to exit.
+        await asyncio.to_thread(process.wait)
+
+
+async def _settled(reporter: _Collector) -> None:
+    """Waits for the report although this task is being cancelled, however often: the supervisor is bounded."""
+    while not reporter.closed.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(reporter.closed)
+
+
+def _read(result: _Report, answer: bytes) -> None:
+    try:
+        told = json.loads(answer)
+    except ValueError:
+        result.lost = True
+        return
+    result.status, result.error = told["status"], told.get("error")
+    result.ended, result.survivors = told["ended"], told["survivors"]
+
+
+async def _content(output: Any, report: _Report, context: ToolContext) -> list[JsonObject]:
+    size = output.tell()
+    output.seek(0)
+    if size <= 2 * _SHOWN:
+        text = output.read().decode("utf-8", "replace")
+        return [text_block(text)] if text else []
+    head = output.read(_SHOWN)
+    output.seek(size - _SHOWN)
+    tail = output.read()
+    left_out = report.written - len(head) - len(tail)
+    shown = f"{head.decode('utf-8', 'replace')}\n[… {left_out} bytes left out …]\n{tail.decode('utf-8', 'replace')}"
+    output.seek(0)
+    return [{"kind": "text", "text": shown, "ref": await context.store(output), "bytes": size}]
+
+
+def _survivors(report: _Report) -> str:
+    if report.lost:
+        return "the command's supervisor was killed, so processes of the command may live on"
+    return f"processes that could not be ended: {', '.join(map(str, report.survivors))}"
+
+
+def _judged(content: list[JsonObject], report: _Report, seconds: float) -> ToolOutput:
+    said = [text_block(text) for text in _remarks(report, seconds)]
+    content = content + said
+    if report.timed_out and report.status is None:
+        return ToolOutput(content, "unknown", {"name": "ToolTimeoutError", "code": "TOOL_TIMED_OUT"})
+    if report.lost:
+        return ToolOutput(content, "unknown", {"name": "ToolOutcomeUnknownError", "code": "TOOL_OUTCOME_UNKNOWN"})
+    if report.error is not None or report.status != 0:
+        return ToolOutput(content, "error", {"name": "CommandFailedError", "code": "COMMAND_FAILED"})
+    return ToolOutput(content or [text_block("(no output)")])
+
+
+def _remarks(report: _Report, seconds: float) -> list[str]:
+    remarks = []
+    if report.written > _KEPT:
+        remarks.append(f"only the first {_KEPT} of {report.written} bytes were kept")
+    if report.error is not None:
+        remarks.append(report.error)
+    elif report.timed_out and report.status is None:
+        remarks.append(f"the time of {seconds:g} s was over and the command was ended; what it had done stays done")
+    elif report.status is not None and report.status < 0:
+        remarks.append(f"ended by signal {-report.status}")
+    elif report.status:
+        remarks.append(f"exit status {report.status}")
+    if report.ended and not report.timed_out:
+        remarks.append(f"{report.ended} processes that it left running were ended")
+    if report.survivors or report.lost:
+        remarks.append(_survivors(report))
+    return remarks
