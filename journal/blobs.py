@@ -1,4 +1,4 @@
-"""Contents too big for a line: files of a session named by the SHA-256 of what they hold, durable before any event says so."""
+"""Contents too big for a line: files named by the SHA-256 of what they hold, durable before an event names them."""
 
 import os
 import re
@@ -16,7 +16,7 @@ _CHUNK: Final = 1024 * 1024
 
 
 class BlobWriter:
-    """A blob that comes in pieces. ``commit`` makes it durable and gives its name; leaving without it leaves nothing."""
+    """A blob that comes in pieces. ``commit`` makes it durable and names it; leaving without it leaves nothing."""
 
     def __init__(self, session_dir: str | os.PathLike[str]) -> None:
         """Raises JournalWriteError where the blob cannot be begun."""

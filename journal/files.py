@@ -108,7 +108,7 @@ def make_dirs(path: Path) -> None:
 
 
 def create_private(path: str | os.PathLike[str], flags: int = 0) -> int:
-    """A descriptor of a new file, 0600 whatever the umask. ``flags`` come on top. Raises OSError (also if it exists)."""
+    """A descriptor of a new file, 0600 whatever the umask. ``flags`` come on top. Raises OSError."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW | flags, FILE_MODE)
     if stat.S_IMODE(os.fstat(fd).st_mode) != FILE_MODE:
         os.fchmod(fd, FILE_MODE)
@@ -121,7 +121,7 @@ def temporary(path: Path) -> Path:
 
 
 def sweep(directory: Path) -> None:
-    """Unlink the temporaries that a dead writer left in ``directory``. Only under the session's lock. Raises OSError."""
+    """Unlink the temporaries that a dead writer left in ``directory``. Only under its lock. Raises OSError."""
     if directory.is_dir():
         for name in os.listdir(directory):
             if _TEMPORARY.fullmatch(name):
@@ -136,21 +136,26 @@ def write_all(fd: int, chunks: Iterable[bytes]) -> None:
             view = view[os.write(fd, view) :]
 
 
-def replace(path: Path, chunks: Iterable[bytes]) -> None:
-    """Put a whole file in place: temporary, sync, rename, sync of the directory. Raises OSError; leaves no temporary."""
+def replace(path: Path, chunks: Iterable[bytes], *, durable: bool = True) -> None:
+    """Put a whole file in place by a rename. ``durable``: it and its name are on the disk when this returns.
+
+    Raises OSError, and then leaves no temporary.
+    """
     name = temporary(path)
     fd = create_private(name)
     try:
         try:
             write_all(fd, chunks)
-            sync(fd)
+            if durable:
+                sync(fd)
         finally:
             os.close(fd)
         os.rename(name, path)
     except BaseException:
         name.unlink(missing_ok=True)
         raise
-    sync_dir(path.parent)
+    if durable:
+        sync_dir(path.parent)
 
 
 def refuse_shared(directories: Iterable[Path]) -> None:
@@ -169,7 +174,7 @@ def refuse_shared(directories: Iterable[Path]) -> None:
 def write_error(
     error: OSError, path: str | os.PathLike[str], doing: str, *, poisoned: bool = False
 ) -> JournalWriteError:
-    """The family's error for a failed ``doing`` ("write", "sync", …) on ``path``: the system's words, and what to do."""
+    """The family's error for a failed ``doing`` ("write", …) on ``path``: the system's words, and what to do."""
     code = error.errno
     hint = _HINTS.get(code or 0) or (_owner_hint(path) if code in (errno.EACCES, errno.EPERM) else "")
     if poisoned:
@@ -194,5 +199,8 @@ def _owner_hint(path: str | os.PathLike[str]) -> str:
         except OSError:
             continue
         mode = stat.S_IMODE(found.st_mode)
-        return f"{candidate} belongs to uid {found.st_uid} (mode {mode:04o}) and this process is uid {os.geteuid()}; give it the right to write there"
+        return (
+            f"{candidate} belongs to uid {found.st_uid} (mode {mode:04o}) and this process is uid {os.geteuid()}; "
+            "give it the right to write there"
+        )
     return "give this user the right to write there"

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from . import files
+from . import files, rollback
 from .errors import JournalConflict, JournalLocked, JournalWriteError, SessionNotFound
 
 LOCK_NAME: Final = "journal.lock"
@@ -39,8 +39,8 @@ class SessionLock:
         """Take the lock of a session directory, or say at once who has it.
 
         Raises SessionNotFound where there is no such directory; JournalLocked where a live writer holds it, also one of
-        this process; JournalWriteError where the lock file cannot be opened, where others may write to the directory or its root, and on a file system that cannot
-        lock; JournalConflict where the lock file is being replaced all the time.
+        this process; JournalWriteError where the lock file cannot be opened, where others may write to the directory or
+        its root, and on a file system that cannot lock; JournalConflict where the lock file is replaced all the time.
         """
         directory = Path(session_dir)
         path = directory / LOCK_NAME
@@ -54,6 +54,7 @@ class SessionLock:
                     _lock(fd, path)
                     if _same(fd, path):
                         _prove(path)
+                        rollback.settle(directory)
                         _announce(fd)
                         return cls(path, fd)
                 except BaseException:
@@ -107,7 +108,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def holder(session_dir: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The lock file's text, ``{pid, host, since}`` with ``since`` in Unix milliseconds, or None. A hint, never a proof."""
+    """The lock file's text, ``{pid, host, since}`` (Unix milliseconds), or None. A hint, never a proof."""
     try:
         fd = os.open(Path(session_dir) / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -122,7 +123,7 @@ def holder(session_dir: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 def is_locked(session_dir: str | os.PathLike[str]) -> bool:
-    """Does a live writer hold the session? Creates nothing and works on a read-only place; where it cannot look: False."""
+    """Does a live writer hold the session? Creates nothing, works on a read-only place; where it cannot look: False."""
     try:
         fd = os.open(Path(session_dir) / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -218,9 +219,10 @@ def _announce(fd: int) -> None:
         pass
 
 
-def _cannot_lock(path: Path, why: str) -> JournalWriteError:
+def _cannot_lock(path: Path, why: str | None) -> JournalWriteError:
     return JournalWriteError(
-        f"the file system of {path} cannot lock ({why}), so two writers could not be kept apart; put the sessions on a local disk",
+        f"the file system of {path} cannot lock ({why}), so two writers could not be kept apart; "
+        "put the sessions on a local disk",
         errno=errno.ENOLCK,
         path=path,
     )
