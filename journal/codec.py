@@ -29,7 +29,10 @@ PREFIX: Final = re.compile(
     rb'\{"seq":(0|[1-9][0-9]{0,18}),"ts":(0|-?[1-9][0-9]{0,18}),"type":"([^"\\\x00-\x1f]{1,256})","data":(?=\{)'
 )
 SUM: Final = re.compile(rb',"sum":"([0-9a-f]{32})"\}')
-_FLAGS: Final = re.compile(rb'(,"ignorable":true)?(?:,"more":([1-9][0-9]{0,18}))?\Z')
+_HEX: Final = "0123456789abcdef"
+# Bound once: decode runs for every line that is read.
+_loads, _rows = orjson.loads, EVENT_TYPES
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 #: A type name as append takes it: ``family/name``.
 _TYPE_NAME: Final = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)+\Z")
 
@@ -49,40 +52,43 @@ class Lossy(dict[str, Any]):
 def decode(line: bytes, offset: int = -1) -> Event | None:
     """The event of a line (without LF, CR and BOM), or None where it is not a valid one. The sum is not checked.
 
-    Valid means (format §2): the canonical start and end, data that orjson reads, at most 200 deep, and the required
+    Valid means (format §2): the canonical start and end, JSON that orjson reads, at most 200 deep, and the required
     keys of its type with the right JSON kinds. A header of another ``format`` and unknown types need no keys.
     """
-    match = PREFIX.match(line)
-    if match is None or line[-SUM_BYTES:-34] != b',"sum":"' or len(line) > MAX_LINE:
-        return None
-    start = match.end()
-    end = len(line) - SUM_BYTES
-    ignorable, more = False, 0
-    if line[end - 1] != 0x7D:  # "}"
-        flags = _FLAGS.search(line, max(start, end - 64), end)
-        if flags is None or flags.end() == flags.start():
-            return None
-        ignorable, more = flags[1] is not None, int(flags[2] or 0)
-        end = flags.start()
-    written = line[-34:-2]
-    if SUM.fullmatch(line, len(line) - SUM_BYTES) is None:
-        return None
     try:
-        data = orjson.loads(line[start:end])
+        envelope = _loads(line)
     except ValueError:
-        data = _lossy(line[start:end])
-    if data.__class__ is not dict and not isinstance(data, Lossy):
-        return None
-    if line.count(b"{", start, end) + line.count(b"[", start, end) > MAX_DEPTH and depth(data) > MAX_DEPTH:
-        return None
+        envelope = _lossy(line)
     try:
-        type_ = match[3].decode()
-    except UnicodeDecodeError:
+        seq, ts, type_, data = envelope["seq"], envelope["ts"], envelope["type"], envelope["data"]
+        written = envelope["sum"]
+        if not line.startswith(b'{"seq":%d,"ts":%d,"type":"%b","data":{' % (seq, ts, type_.encode())):
+            return None
+        ignorable, more = False, 0
+        if len(envelope) == 5:
+            end = b'},"sum":"%b"}' % written.encode()
+        else:
+            ignorable, more = envelope.get("ignorable", False), envelope.get("more", 0)
+            end = b'}%b%b,"sum":"%b"}' % (
+                b',"ignorable":true' if ignorable is True else b"",
+                b',"more":%d' % more if more else b"",
+                written.encode(),
+            )
+            if len(envelope) != 5 + (ignorable is True) + (more != 0):
+                return None
+    except (KeyError, TypeError, AttributeError, UnicodeEncodeError):
         return None
-    row = EVENT_TYPES.get(type_)
+    length = len(line)
+    if not line.endswith(end) or len(written) != 32 or written.strip(_HEX) or seq < 0 or more < 0:
+        return None
+    if length > 2 * MAX_DEPTH and (
+        length > MAX_LINE or (line.count(b"{") + line.count(b"[") > MAX_DEPTH + 1 and depth(data) > MAX_DEPTH)
+    ):
+        return None
+    row = _rows.get(type_)
     if row is not None and not row.fits(data) and not (type_ == "session/header" and _other_format(data)):
         return None
-    return Event(int(match[1]), int(match[2]), type_, data, written.decode(), ignorable, more, offset, len(line))
+    return Event(seq, ts, type_, data, written, ignorable, more, offset, length)
 
 
 def _other_format(data: dict[str, Any]) -> bool:
@@ -90,26 +96,21 @@ def _other_format(data: dict[str, Any]) -> bool:
     return type(value) is int and value != 1
 
 
-def _lossy(text: bytes) -> Lossy | None:
+def _lossy(line: bytes) -> Any:
     """What orjson refuses but ``json`` reads because of lone surrogates; they become U+FFFD. Anything else: None."""
-    if rb"\ud" not in text and rb"\uD" not in text:
+    if rb"\ud" not in line and rb"\uD" not in line:
         return None
     try:
-        value = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
-        data = orjson.loads(
-            json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-        )
-    except (ValueError, RecursionError):
+        value = json.loads(line, parse_constant=_refuse)
+        envelope = orjson.loads(_SURROGATE.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
+        envelope["data"] = Lossy(envelope["data"])
+    except (ValueError, RecursionError, TypeError, KeyError):
         return None
-    return Lossy(data) if isinstance(data, dict) else None
+    return envelope
 
 
 def _refuse(constant: str) -> Any:
     raise ValueError(constant)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    return dict(pairs)
 
 
 def depth(value: Any) -> int:
@@ -184,7 +185,7 @@ def _clean(value: Any, type_: str, key: str, level: int, lossy: list[bool]) -> A
             value.encode()
         except UnicodeEncodeError:
             lossy.append(True)
-            return value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+            return _SURROGATE.sub("\ufffd", value)
         return value
     if kind is bool or value is None:
         return value

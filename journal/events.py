@@ -101,10 +101,9 @@ class EventType:
     def fits(self, data: JsonObject) -> bool:
         """Does ``data`` have the required keys with the right JSON kinds? (What makes a line valid at load.)"""
         try:
-            values = self.values(data)
+            return tuple(map(type, self.values(data))) in self.accepted
         except KeyError:
             return False
-        return (tuple(map(type, values)) if len(self.required) > 1 else type(values)) in self.accepted
 
 
 EVENT_TYPES: Final[dict[str, EventType]] = {}
@@ -137,11 +136,10 @@ def event(name: str, *, barrier: bool = False, ignorable: bool = False) -> Calla
         optional: dict[str, frozenset[type]] = {}
         for field in attrs.fields(cls):
             (required if field.default is attrs.NOTHING else optional)[field.name] = json_kinds(field.type)
-        combinations = itertools.product(*required.values())
-        accepted = frozenset(combinations) if len(required) > 1 else frozenset(kind for (kind,) in combinations)
-        EVENT_TYPES[name] = EventType(
-            name, cls, barrier, ignorable, required, optional, itemgetter(*required), accepted
-        )
+        # The first key is fetched twice, so that a single one comes as a tuple too.
+        values = itemgetter(next(iter(required)), *required)
+        accepted = frozenset((kinds[0], *kinds) for kinds in itertools.product(*required.values()))
+        EVENT_TYPES[name] = EventType(name, cls, barrier, ignorable, required, optional, values, accepted)
         return cls
 
     return register

@@ -101,7 +101,7 @@ def resolve(target: str | os.PathLike[str], root: str | os.PathLike[str] | None 
                 return inside
         if not Path(text).exists():
             raise SessionNotFound(
-                f"there is no session {text!r} under the root and no such path; `maka journal list` shows the sessions of a root",
+                f"there is no session {text!r} under the root and no such path; see `maka journal list`",
                 path=text,
             )
     path = Path(text)

@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
-from typing import Any, Final, NoReturn, Protocol
+from typing import Final, Protocol
 
 import attrs
 
@@ -27,6 +27,9 @@ _PLACES: Final = 8
 _STRIDE: Final = 64
 
 Consumer = Callable[[Event], None]
+
+#: Types that need no second look where number and sum are as expected.
+_PLAIN: Final = frozenset(EVENT_TYPES) - {"session/header", "journal/gap"}
 
 
 class Source(Protocol):
@@ -73,7 +76,7 @@ class Span:
 
 @attrs.frozen
 class Tail:
-    """``length`` bytes from ``offset`` to the end are to be set aside; ``lf_missing``: the last kept line lacks its LF."""
+    """``length`` bytes from ``offset`` to the end go aside. ``lf_missing``: the last kept line lacks its LF."""
 
     offset: int
     length: int
@@ -292,74 +295,86 @@ class _Pass:
     # ------------------------------------------------------------ the pass
 
     def run(self) -> ScanResult:
-        emit, result, known, stride = self.emit, self.result, EVENT_TYPES, _STRIDE - 1
-        excluded = self.excluded
+        emit, plain, excluded, stride = self.emit, _PLAIN, self.excluded, _STRIDE - 1
+        at = self.start
         trailing: tuple[int, bytes, int] | None = None
-        for offset, line, length in self.lines():
-            if line is None or length < 0:
-                if length < 0:
-                    trailing = (offset, line or b"", -length)
-                    break
-                self.oversized(offset, length)
-                continue
-            event = decode(line, offset)
-            if (
-                event is not None
-                and event.seq == self.expected
-                and not event.more
-                and self.batch is None
-                and self.nuls is None
-                and not self.after_damage
-                and offset not in excluded
-                and event.seq
-                and event.type in known
-                and event.type != "journal/gap"
-                and event.data.__class__ is dict
-            ):
-                digest = sha256(self.written + line[:-SUM_BYTES]).hexdigest()[:32]
-                if digest == event.sum:
-                    if not event.seq & stride:
-                        self.numbers.append(event.seq)
-                        self.offsets.append(offset)
-                    self.expected = event.seq + 1
-                    self.written = digest.encode()
-                    self.computed = None
-                    self.last_ts = event.ts
-                    self.end = offset + length + 1
-                    result.events += 1
-                    emit(event)
-                    continue
-            self.line(line, offset, event)
-        self.top = max(self.top, self.expected - 1)
+        for lines, held, length in self.pieces():
+            # The short way keeps its place in locals; ``calm`` is False while anything may still be undone.
+            first = expected = self.expected
+            written, calm = self.written, self.calm()
+            last: Event | None = None
+            for line in lines:
+                event = decode(line, at)
+                if (
+                    calm
+                    and event is not None
+                    and event.seq == expected
+                    and event.type in plain
+                    and not event.more
+                    and at not in excluded
+                ):
+                    digest = sha256(written + line[:-SUM_BYTES]).hexdigest()[:32]
+                    if digest == event.sum and event.data.__class__ is dict:
+                        if not expected & stride:
+                            self.numbers.append(expected)
+                            self.offsets.append(at)
+                        expected += 1
+                        written = digest.encode()
+                        last = event
+                        at += len(line) + 1
+                        emit(event)
+                        continue
+                if last is not None:
+                    self.catch_up(last, expected - first)
+                self.line(line, at, event)
+                at += len(line) + 1
+                first = expected = self.expected
+                written, calm, last = self.written, self.calm(), None
+            if last is not None:
+                self.catch_up(last, expected - first)
+            if held is not None:
+                trailing = (at, held, length)
+            elif length:
+                self.oversized(at, length)
+                at += length + 1
         return self.finish(trailing)
 
-    def lines(self) -> Iterator[tuple[int, bytes | None, int]]:
-        """``(offset, line without LF, length)``; line is None where it is too long to hold. What follows the last LF
-        comes last, with its length negative.
-        """
+    def calm(self) -> bool:
+        return self.batch is None and self.nuls is None and not self.after_damage and self.expected > 0
+
+    def catch_up(self, last: Event, events: int) -> None:
+        """What the short way has passed: so many events, ``last`` the last of them."""
+        self.result.events += events
+        self.expected = last.seq + 1
+        self.written = last.sum.encode()
+        self.computed = None
+        self.last_ts = last.ts
+        self.end = last.offset + last.length + 1
+
+    def pieces(self) -> Iterator[tuple[list[bytes], bytes | None, int]]:
+        """Lines without LF; then what follows the last LF with its length, or the length of a line too long to hold."""
         source, offset, size = self.source, self.start, self.source.size
-        carry, at = b"", offset
+        carry = b""
         while offset < size:
             chunk = source.read(offset, min(CHUNK, size - offset))
             if not chunk:
                 break
             offset += len(chunk)
-            parts = (carry + chunk if carry else chunk).split(b"\n")
-            carry = parts.pop()
-            for line in parts:
-                length = len(line)
-                yield at, (line if length <= MAX_LINE + 4 else None), length
-                at += length + 1
+            lines = (carry + chunk if carry else chunk).split(b"\n")
+            carry = lines.pop()
+            if lines and len(lines[0]) > MAX_LINE + 4:
+                yield [], None, len(lines[0])
+                del lines[0]
+            yield lines, None, 0
             if len(carry) > MAX_LINE + 4:
-                end = self.find_lf(offset)
+                begin, end = offset - len(carry), self.find_lf(offset)
                 if end < 0:
-                    yield at, carry, -(size - at)
+                    yield [], carry, size - begin
                     return
-                yield at, None, end - at
-                at = offset = end + 1
-                carry = b""
+                yield [], None, end - begin
+                offset, carry = end + 1, b""
         if carry:
-            yield at, carry, -len(carry)
+            yield [], carry, len(carry)
 
     def find_lf(self, offset: int) -> int:
         while chunk := self.source.read(offset, CHUNK):
@@ -461,19 +476,20 @@ class _Pass:
     def ahead(self, event: Event, line: bytes, fits: bool, reported: bool) -> tuple[bool, int]:
         """A number above the expected one: lines are missing, or the number itself is what changed."""
         number, expected = event.seq, self.expected
-        if expected == 0 and self.result.events == 0:
-            return True, number  # no header: ``first`` reports it
         following = decode(self.line_at(event.offset + event.length + 1)) if not fits else None
-        if self.after_damage:
+        if self.after_damage and self.expected:
             natural = expected + self.bad_at_end
             if not fits and number != natural and following is not None and following.seq != number + 1:
                 number = natural if following.seq == natural + 1 else number
             self.skipped(number - 1)
             return True, number
-        if following is not None and following.seq == expected + 1:
+        headless = expected == 0 and self.result.events == 0
+        if (following is not None and following.seq == expected + 1) or (headless and event.type == "session/header"):
             if not reported:
                 self.frame().report(self.mismatch(event, expected))
             return True, expected
+        if headless:
+            return True, number  # ``first`` reports it
         if not reported:
             lost = f"event {expected} is" if number - 1 == expected else f"events {expected} to {number - 1} are"
             self.frame().report(
@@ -492,7 +508,8 @@ class _Pass:
         if event.seq == expected:
             message = f"the bytes of event {expected} ({event.type}) differ from what was hashed when it was written"
         else:
-            message = f"a line of type {event.type} says it is event {event.seq} where event {expected} stands; its number is not believed"
+            says = f"a line of type {event.type} says it is event {event.seq}"
+            message = f"{says} where event {expected} stands; its number is not believed"
         return Finding("sum_mismatch", message, seq=expected, offset=event.offset, length=event.length)
 
     def skipped(self, last: int) -> None:
@@ -607,11 +624,8 @@ class _Pass:
         if before is not None and self.digest(event, line, before[-34:-2]) == event.sum.encode():
             losers = self.branches(event.seq - 1)
             if losers - self.excluded:
-                self.forked(losers)
+                raise _Forked(losers)
         return False
-
-    def forked(self, losers: frozenset[int]) -> NoReturn:
-        raise _Forked(losers)
 
     def find(self, number: int, before: int) -> bytes | None:
         """The line before that offset that stands under ``number``: from the index, and at most a stride behind it."""
@@ -664,12 +678,14 @@ class _Pass:
                     copies.append((offset, seen[key]))
                 else:
                     seen[key] = len(nodes)
-                    parent = len(nodes) - 1
-                    for candidate, sum_ in by_number.get(event.seq - 1, ()):
-                        if self.digest(event, line, sum_) == event.sum.encode():
-                            parent = candidate
+                    sum_ = event.sum.encode()
+                    parent, fits = len(nodes) - 1, False
+                    for candidate, before in by_number.get(event.seq - 1, ()):
+                        if self.digest(event, line, before) == sum_:
+                            parent, fits = candidate, True
                             break
-                    by_number.setdefault(event.seq, []).append((len(nodes), event.sum.encode()))
+                    # One that chains on is asked before one that does not: a changed copy has the sum of its original.
+                    by_number.setdefault(event.seq, []).insert(0 if fits else len(nodes), (len(nodes), sum_))
                     if event.seq == fork and behind < 0:
                         behind = len(nodes)
                     nodes.append((offset, parent))
@@ -689,8 +705,8 @@ class _Pass:
         self.frame().report(
             Finding(
                 "seq_conflict",
-                f"event {number} stands in two versions that chain on from one line (two writers); this one is not in the branch "
-                "that goes on",
+                f"event {number} stands in two versions that chain on from one line (two writers); "
+                "this one is not in the branch that goes on",
                 seq=number,
                 offset=offset,
                 length=len(line),
@@ -704,36 +720,36 @@ class _Pass:
 
     def bad(self, line: bytes, offset: int) -> None:
         """An LF-ended line that is no valid event: whole events at its start and one at its end are still found."""
-        taken = self.leading(line, offset)
+        taken, seam = self.leading(line, offset)
         rest = line[taken:]
         place, event = self.trailing_event(rest, offset + taken)
-        self.damage(offset, taken, place, b"\0" in rest[:place], _what(rest[:place]))
+        self.damage(offset, taken, place, b"\0" in rest[:place], _what(rest[:place]), seam)
         if event is not None:
             self.valid(event, rest[place:], offset + len(line) + 1, reported=True)
 
-    def leading(self, line: bytes, offset: int) -> int:
-        """Let the whole events at the start of a bad line stand; how many bytes they take."""
-        taken = 0
+    def leading(self, line: bytes, offset: int) -> tuple[int, int]:
+        """Let the whole events at the start of a bad line stand: how many bytes they take, and the first of them."""
+        taken = seam = 0
         while (found := self.whole(line[taken:] if taken else line, offset + taken)) is not None:
             event, length = found
             self.valid(event, line[taken : taken + length], offset + taken + length, reported=True)
             taken += length
-        return taken
+            seam = seam or length
+        return taken, seam
 
     def whole(self, line: bytes, offset: int) -> tuple[Event, int] | None:
         """The event that the bytes begin with: up to the first end of a sum that fits."""
         if PREFIX.match(line) is None:
             return None
         states = [sha256(self.written)] + ([sha256(self.computed)] if self.computed is not None else [])
-        at = tries = 0
-        for match in SUM.finditer(line):
+        at = 0
+        for tries, match in enumerate(SUM.finditer(line)):
             for state in states:
                 state.update(line[at : match.start()])
             at = match.start()
             wanted = match[1].decode()
             fits = any(state.hexdigest()[:32] == wanted for state in states)
-            tries += 1
-            if fits or (self.expected == 0 and tries <= _PLACES):  # a fork's header chains on its parent's sum
+            if fits or (self.expected == 0 and tries < _PLACES):  # a fork's header chains on its parent's sum
                 event = decode(line[: match.end()], offset)
                 if event is not None and event.seq == self.expected and self.fits(event, line[: match.end()]):
                     return event, match.end()
@@ -758,7 +774,7 @@ class _Pass:
         head = self.source.read(offset, MAX_LINE)
         if offset == 0 and head.startswith(BOM):
             self.bom, head, offset, length = True, head[3:], 3, length - 3
-        taken = self.leading(head, offset)
+        taken, seam = self.leading(head, offset)
         start = max(offset + taken, offset + length - MAX_LINE)
         rest = self.source.read(start, offset + length - start).rstrip(b"\r")
         place, event = self.trailing_event(rest, start)
@@ -767,13 +783,17 @@ class _Pass:
             b"\0" in self.source.read(at, min(CHUNK, offset + length - at))
             for at in range(offset + taken, start + place, CHUNK)
         )
-        self.damage(offset, taken, span, nul, f"a line of {length} bytes, more than a line may hold")
+        what = f"a line of {length} bytes, more than a line may hold"
+        self.damage(offset, taken, span, nul, what, seam)
         if event is not None:
             self.valid(event, rest[place:], offset + length + 1, reported=True)
 
-    def damage(self, offset: int, taken: int, span: int, nul: bool, what: str) -> None:
-        """Report the bad bytes of a line that begins at ``offset``: ``span`` of them behind the ``taken`` good ones."""
-        at = offset + taken
+    def damage(self, offset: int, taken: int, span: int, nul: bool, what: str, seam: int) -> None:
+        """Report the bad bytes of a line that begins at ``offset``: ``span`` of them behind the ``taken`` good ones.
+
+        Where there are none, two events are welded ``seam`` bytes into the line.
+        """
+        at = offset + (taken if span else seam)
         if self.nuls is not None:
             self.nuls_commit()
         if self.batch is not None:
@@ -946,7 +966,7 @@ class _Pass:
             report(
                 Finding(
                     "session_id_mismatch",
-                    f"the header names the session {header.data.get('session_id')!r} and its directory is {self.name!r}",
+                    f"the header names {header.data.get('session_id')!r} and the directory is {self.name!r}",
                     seq=0,
                     offset=header.offset,
                 )
