@@ -122,10 +122,20 @@ def scan(
 def accept(findings: Iterable[Finding], accepted: set[tuple[str, int]]) -> FindingList:
     """Damage that a ``journal/gap`` lists becomes the notice ``accepted``, with its old code in ``was``."""
     out = FindingList()
+    unlisted = findings.unlisted if isinstance(findings, FindingList) else []
+    counted = {code for code, _ in unlisted}
     for finding in findings:
-        if finding.severity == "damage" and (finding.code, finding.offset) in accepted:
-            finding = attrs.evolve(finding, code="accepted", severity="notice", was=finding.code)
+        if finding.severity == "damage":
+            # A count takes in what is not listed, and some of that may be accepted and some not: it is counted again.
+            count = None if finding.code in counted else finding.count
+            if (finding.code, finding.offset) in accepted:
+                finding = attrs.evolve(finding, code="accepted", severity="notice", was=finding.code, count=count)
+            else:
+                finding = attrs.evolve(finding, count=count)
         out.append(finding)
+    for code, offset in unlisted:
+        if (code, offset) not in accepted:
+            out.append(Finding(code, "more of the same", offset=offset))
     return out
 
 
