@@ -148,6 +148,8 @@ class Assembly:
         return block
 
     def _counted(self, text: str) -> str:
+        if not isinstance(text, str):
+            raise ModelError(f"a chunk holds {type(text).__name__} for text", kind="provider_invalid_response")
         self._size += len(text)
         if self._size > MAX_TEXT:
             raise ModelError(f"the response is longer than {MAX_TEXT} characters", kind="provider_invalid_response")

@@ -238,7 +238,12 @@ class _Turn:
         """The turn's end and its run's, durable, then told."""
         recorder, progress = self._recorder, self._progress
         self._note_stops()
-        recorder.add_batch(ending(progress, reason))
+        try:
+            recorder.add_batch(ending(progress, reason))
+        except InvalidEvent:
+            # What came of a response that cannot be recorded is left out: the turn needs an end.
+            progress.streaming = None
+            recorder.add_batch(ending(progress, reason))
         if reason["kind"] == "aborted":
             recorder.tell("abort", source=reason["source"])
         if reason["kind"] == "failed":

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -178,12 +179,16 @@ async def _settled(reporter: _Collector) -> None:
 
 
 def _read(result: _Report, answer: bytes) -> None:
+    *first, last = answer.splitlines() or [b""]
     try:
-        told = json.loads(answer)
-    except ValueError:
+        told = json.loads(last)
+        result.status, result.error = told["status"], told.get("error")
+    except (ValueError, TypeError):
+        # Killed before its last word. The command's own group is known, what left it is not.
         result.lost = True
+        with contextlib.suppress(OSError, ValueError):
+            os.killpg(int(first[0] if first else last), signal.SIGKILL)
         return
-    result.status, result.error = told["status"], told.get("error")
     result.ended, result.survivors = told["ended"], told["survivors"]
 
 
@@ -233,7 +238,7 @@ def _remarks(report: _Report, seconds: float) -> list[str]:
     elif report.status:
         remarks.append(f"exit status {report.status}")
     if report.ended and not report.timed_out:
-        remarks.append(f"{report.ended} processes that it left running were ended")
+        remarks.append(f"processes that it left running and that were ended: {report.ended}")
     if report.survivors or report.lost:
         remarks.append(_survivors(report))
     return remarks

@@ -2,8 +2,9 @@
 
 Started by path with ``python -I -S``, in a session of its own: ``supervise.py CONTROL_FD REPORT_FD GRACE COMMAND…``.
 The command's end, or the end of what CONTROL_FD can give (the starter closed it or died), ends everything: first
-politely, after GRACE seconds by SIGKILL. REPORT_FD then gets one JSON line, ``{"status", "error"?, "ended",
-"survivors":[pid]}``: ``status`` as ``os.waitstatus_to_exitcode`` gives it, or null where the starter asked for the end.
+politely, after GRACE seconds by SIGKILL. REPORT_FD gets two JSON lines: the command's pid, which is its process
+group too, then ``{"status", "error"?, "ended", "survivors":[pid]}``: ``status`` as ``os.waitstatus_to_exitcode`` gives
+it, or null where the starter asked for the end.
 
 It is a process between the two because on Linux a process that leaves its group and session and loses its parent is
 handed to the nearest subreaper: whatever ends up under this one came of this command and of no other.
@@ -132,6 +133,7 @@ def main(argv: list[str]) -> None:
     except OSError as error:
         answer["error"] = f"{command[0]}: {error.strerror}"
     else:
+        os.write(report, b"%d\n" % child)
         for fd in (0, 1, 2):
             with contextlib.suppress(OSError):
                 os.close(fd)
