@@ -73,6 +73,10 @@ class Console:
         except BrokenPipeError:
             self.open = False
             _point_at_nothing(self._out)
+        except OSError as error:
+            self.open = False
+            _point_at_nothing(self._out)
+            raise OSError(error.errno, error.strerror, "standard output") from None
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
