@@ -1,22 +1,54 @@
-"""The fold of a session: one ``State`` made of the views' states; ``apply`` for reading, ``check`` for writing. No I/O."""
+"""The fold of a session: one ``State`` made of the views' states; ``apply`` for reading, ``check`` for writing. No I/O.
+
+What no correct writer produces is stated once, in the ``RULES`` of the views: ``apply`` reports it as a finding, ``check``
+refuses it. ``REFUSALS`` are stricter and only for writing. Both cost the same however long the session is.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
 
 import attrs
 
-from .findings import FindingList
+from .errors import InvalidEvent
+from .events import EVENT_TYPES, Draft, Event, JsonObject, is_extension
+from .findings import Finding, FindingList
+from .views import admissions, continuations, interactions, plans, queue, runs, session, turns, usage
 from .views.admissions import Admissions
 from .views.continuations import Continuations
 from .views.interactions import Interactions
 from .views.plans import Plans
+from .views.problem import Problem
 from .views.queue import Queue
 from .views.runs import Runs
 from .views.session import Session
 from .views.turns import Turns
 from .views.usage import Usage
 
+#: At most this many type names of extensions are kept.
+_NAMES: Final = 20
 
-@attrs.define(slots=True)
+#: The views in the order in which they see an event: attribute of ``State``, module.
+_VIEWS: Final[tuple[tuple[str, Any], ...]] = (
+    ("turns", turns),
+    ("runs", runs),
+    ("admissions", admissions),
+    ("continuations", continuations),
+    ("interactions", interactions),
+    ("queue", queue),
+    ("plans", plans),
+    ("usage", usage),
+    ("session", session),
+)
+
+
+@attrs.define(slots=True, eq=False)
 class State:
-    """Everything that the events so far amount to. ``problems``: relations that no correct writer produces."""
+    """Everything that the events so far amount to.
+
+    ``problems``: relations that no correct writer produces. ``last_ts`` is the newest event's. ``skews`` counts the
+    times at which the clock stepped back, ``skew_seq`` is the first. ``extensions``: how many events of extensions there
+    are, by type, at most twenty types by name.
+    """
 
     session: Session = attrs.field(factory=Session)
     turns: Turns = attrs.field(factory=Turns)
@@ -29,3 +61,376 @@ class State:
     usage: Usage = attrs.field(factory=Usage)
     problems: FindingList = attrs.field(factory=FindingList)
     last_ts: int = 0
+    skews: int = 0
+    skew_seq: int = -1
+    extensions: dict[str, int] = attrs.field(factory=dict)
+    _handlers: dict[str, tuple[tuple[Any, Callable[[Any, Event], Problem | None]], ...]] = attrs.field(
+        init=False, repr=False
+    )
+
+    def __attrs_post_init__(self) -> None:
+        views = [(getattr(self, name), module.HANDLERS) for name, module in _VIEWS]
+        self._handlers = {
+            type_: tuple((view, handlers[type_]) for view, handlers in views if type_ in handlers)
+            for type_ in EVENT_TYPES
+        }
+        for type_, handle in _FIRST.items():
+            self._handlers[type_] = ((self, handle), *self._handlers[type_])
+        for type_, instead in _INSTEAD.items():
+            self._handlers[type_] = ((self, instead),)
+
+    def apply(self, event: Event) -> None:
+        """Fold one event. Never raises for an event that was read."""
+        if event.ts < self.last_ts and event.seq:
+            self._skew(event)
+        self.last_ts = event.ts
+        if not event.verified:
+            self._lose()
+        handlers = self._handlers.get(event.type)
+        if handlers is None:
+            if is_extension(event.type):
+                self._extension(event.type)
+            return
+        found: Problem | None = None
+        for view, handle in handlers:
+            problem = handle(view, event)
+            if problem is not None and found is None:
+                found = problem
+        if found is not None:
+            self._report(event, found)
+
+    def inherit(self, event: Event) -> None:
+        """Fold an event of a fork's parent; what is wrong with it is the parent's to tell.
+
+        The fork's own header, applied next, ends what is work (format §6).
+        """
+        problems, self.problems = self.problems, FindingList()
+        self.apply(event)
+        self.problems = problems
+        self.skews, self.skew_seq = 0, -1
+        self.extensions.clear()
+
+    def check(self, draft: Draft) -> None:
+        """Raises InvalidEvent for a draft that may not follow on what was folded. Changes nothing.
+
+        The draft has the shape of its type. A repair's closers are not checked: they end what this would refuse.
+        """
+        type_, data = draft.type, draft.data
+        for name, module in _VIEWS:
+            view = getattr(self, name)
+            rule = getattr(module, "RULES", {}).get(type_)
+            if rule is not None and (problem := rule(view, data)) is not None:
+                raise InvalidEvent(f"{type_} is out of order: {problem[1]} ({problem[0]})", type=type_)
+            refusal = getattr(module, "REFUSALS", {}).get(type_)
+            if refusal is not None and (sentence := refusal(view, data)) is not None:
+                raise InvalidEvent(f"{type_} is refused: {sentence}", type=type_)
+        across = _REFUSALS.get(type_)
+        if across is not None and (sentence := across(self, data)) is not None:
+            raise InvalidEvent(f"{type_} is refused: {sentence}", type=type_)
+
+    def information(self) -> list[Finding]:
+        """What a reader should know at the end: work that a runtime picks up, extensions, quarantine, the clock."""
+        found = []
+        if self.skews:
+            what = f"the clock stepped back {self.skews} times; events are ordered by number, never by time"
+            found.append(Finding("clock_skew", what, seq=self.skew_seq, count=self.skews))
+        if self.extensions:
+            total = sum(self.extensions.values())
+            names = ", ".join(sorted(self.extensions))
+            found.append(
+                Finding("extension_events", f"{total} events of extensions ({names}) are kept and skipped", count=total)
+            )
+        if self.session.quarantine_seq is not None:
+            text = self.session.quarantine_text
+            what = "the session was quarantined" + (f": {text}" if text else "")
+            found.append(Finding("quarantine", what, seq=self.session.quarantine_seq))
+        if waiting := self.queue.waiting:
+            first = next(iter(waiting.values()))
+            found.append(
+                Finding("queued_messages", f"{len(waiting)} accepted messages wait in the queue", seq=first.seq)
+            )
+        for admission in self.admissions.waiting():
+            what = f"turn {admission.turn_id} was admitted and has not been run"
+            found.append(Finding("admitted_without_run", what, seq=admission.seq))
+        for handoff in self.continuations.pending():
+            turn = self.turns.open.get(handoff.data["turn_id"])
+            if turn is not None and turn.pause == handoff.handoff_id and turn.turn_id not in self.turns.stops:
+                what = f"turn {turn.turn_id} is paused and waits for run {handoff.data['successor_run_id']}"
+                found.append(Finding("pending_handoff", what, seq=handoff.seq))
+        if (plan := self.plans.running()) is not None:
+            what = f"execution {plan.execution_id} of plan {plan.proposal_id} ({plan.title}) is active"
+            found.append(Finding("active_plan", what, seq=plan.seq))
+        return found
+
+    def turn_rows(self) -> list[JsonObject]:
+        return turns.rows(self.turns)
+
+    def run_rows(self) -> list[JsonObject]:
+        return runs.rows(self.runs, {item.run_id for item in self.interactions.pending.values()})
+
+    def continuation_rows(self) -> list[JsonObject]:
+        return continuations.rows(self.continuations, self.runs, self.turns)
+
+    def handoff_rows(self) -> list[JsonObject]:
+        return continuations.handoff_rows(self.continuations)
+
+    def interaction_rows(self) -> list[JsonObject]:
+        return interactions.rows(self.interactions)
+
+    def queue_rows(self) -> dict[str, list[JsonObject]]:
+        return queue.rows(self.queue, self.turns.open)
+
+    def plan_rows(self) -> list[JsonObject]:
+        return plans.rows(self.plans)
+
+    def usage_row(self) -> dict[str, int]:
+        return usage.row(self.usage)
+
+    def execution_row(self, turn_id: str) -> JsonObject | None:
+        """The logical execution of a turn: ``{turn_id, root_run_id, chain, tip, pending_handoff}``; None: no such turn."""
+        turn = self.turns.open.get(turn_id)
+        row = self.turns.closed.get(turn_id) if turn is None else None
+        run_ids = turn.run_ids if turn is not None else row[4] if row is not None else None
+        return None if run_ids is None else continuations.execution(self.continuations, turn_id, run_ids)
+
+    def _report(self, event: Event, problem: Problem) -> None:
+        code, sentence = problem
+        self.problems.append(
+            Finding(code, f"{event.type} {event.seq}: {sentence}", event.seq, event.offset, event.length)
+        )
+
+    def _skew(self, event: Event) -> None:
+        self.skews += 1
+        if self.skew_seq < 0:
+            self.skew_seq = event.seq
+
+    def _lose(self) -> None:
+        self.turns.lose()
+        self.runs.lost = True
+
+    def _extension(self, type_: str) -> None:
+        if type_ not in self.extensions and len(self.extensions) >= _NAMES:
+            type_ = "others"
+        self.extensions[type_] = self.extensions.get(type_, 0) + 1
+
+
+# ---------------------------------------------------------------- the fold, where several views are needed
+
+
+def _header(state: State, event: Event) -> Problem | None:
+    """Line 0. Where something was folded before it, that is the prefix of a fork; in any other place it is no header."""
+    if event.seq and state.session.header is not None:
+        return "turn_order", "a second header stands in the journal"
+    for name, module in _VIEWS:
+        handle = module.HANDLERS.get("session/header")
+        if handle is not None:
+            handle(getattr(state, name), event)
+    return None
+
+
+def _gap(state: State, event: Event) -> Problem | None:
+    state._lose()
+    return None
+
+
+def _unanswered(state: State, event: Event) -> Problem | None:
+    turn = state.turns.open.get(event.data["turn_id"])
+    if turn is not None:
+        for call in turn.unanswered():
+            what = f'the call {call.call_id} of tool "{call.name}" has no result, and its turn {turn.turn_id} has ended'
+            seq = call.call_seq if call.call_seq is not None else call.message_seq
+            state.problems.append(Finding("unanswered_call", what, seq=seq))
+    return None
+
+
+def _pause(state: State, event: Event) -> Problem | None:
+    """A forged one is as if it were not there."""
+    data = event.data
+    turn = state.turns.open.get(data["turn_id"])
+    sentence = _judge_pause(state, data)
+    if sentence is not None:
+        excused = turn.broken if turn is not None else state.turns.lost
+        return None if excused else ("handoff_invalid", sentence)
+    for view, module in ((state.turns, turns), (state.runs, runs), (state.continuations, continuations)):
+        module.HANDLERS["handoff/pause"](view, event)
+    return None
+
+
+def _judge_pause(state: State, data: JsonObject) -> str | None:
+    waiting = any(item.run_id == data["run_id"] for item in state.interactions.pending.values())
+    turn = state.turns.open.get(data["turn_id"])
+    return continuations.judge_pause(state.continuations, state.runs, turn, waiting, data)
+
+
+#: Runs before the views' handlers; runs in their place.
+_FIRST: Final[dict[str, Callable[[State, Event], Problem | None]]] = {"turn/end": _unanswered, "journal/gap": _gap}
+_INSTEAD: Final[dict[str, Callable[[State, Event], Problem | None]]] = {
+    "session/header": _header,
+    "handoff/pause": _pause,
+}
+
+
+# ---------------------------------------------------------------- what may not be written, where several views are needed
+
+
+def _refuse_header(state: State, data: JsonObject) -> str | None:
+    return None if state.session.header is None else "the journal has its header"
+
+
+def _refuse_turn_start(state: State, data: JsonObject) -> str | None:
+    turn_id, run_id = data["turn_id"], data["run_id"]
+    if state.turns.open:
+        return f"turn {next(iter(state.turns.open))} is open"
+    if turn_id in state.turns.closed:
+        return f"turn {turn_id} exists in the session that this one was forked from"
+    if data["turn"] <= state.turns.last:
+        return f"turn {state.turns.last} exists already"
+    if run_id in state.continuations.by_target:
+        return f"run {run_id} is reserved by claim {state.continuations.by_target[run_id]}"
+    claimed = next((entry for entry in state.turns.claimed.values() if entry[2] == "resume"), None)
+    return None if claimed is None else f"turn {claimed[1]} is claimed and has not started; repair the session first"
+
+
+def _refuse_user_message(state: State, data: JsonObject) -> str | None:
+    turn = state.turns.open[data["turn_id"]]
+    if turn.step and data["source"].get("kind") != "steering":
+        return f"only steering follows a step of turn {turn.turn_id}"
+    if state.queue.ids.get(data["message_id"]) == "admitted":
+        admission = state.admissions.open.get(turn.turn_id)
+        if admission is None or admission.message_id != data["message_id"]:
+            return f"message {data['message_id']} was admitted for another turn"
+    return None
+
+
+def _refuse_delta(state: State, data: JsonObject) -> str | None:
+    turn = state.turns.by_run(data["run_id"])
+    return None if turn is not None and turn.step_open else f"no step of run {data['run_id']} is open"
+
+
+def _refuse_message(state: State, data: JsonObject) -> str | None:
+    known = data["message_id"] in state.turns.open[data["turn_id"]].message_ids
+    return f"message {data['message_id']} is in the journal already" if known else None
+
+
+def _refuse_call(state: State, data: JsonObject) -> str | None:
+    known = data["operation_id"] in state.turns.open[data["turn_id"]].pairing.operations
+    return f"operation {data['operation_id']} was dispatched before" if known else None
+
+
+def _refuse_outcome(state: State, data: JsonObject) -> str | None:
+    known = turns.key_of(data["call_seq"], data["turn_id"]) in state.turns.outcomes
+    return f"call {data['call_seq']} has its outcome already" if known else None
+
+
+def _refuse_step_end(state: State, data: JsonObject) -> str | None:
+    turn = state.turns.open[data["turn_id"]]
+    return _without_result([call for call in turn.unanswered() if call.step == data["step"]])
+
+
+def _without_result(calls: list[Any]) -> str | None:
+    return f"call {calls[0].call_id} has no result" if calls else None
+
+
+def _refuse_turn_end(state: State, data: JsonObject) -> str | None:
+    turn = state.turns.open[data["turn_id"]]
+    waiting = next((item for item in state.interactions.pending.values() if item.run_id in turn.run_ids), None)
+    if waiting is not None:
+        return f"interaction {waiting.interaction_id} has no outcome"
+    return _without_result(turn.unanswered())
+
+
+def _refuse_stop(state: State, data: JsonObject) -> str | None:
+    turn_id = data["turn_id"]
+    if any(stop.stop_id == data["stop_id"] for stop in state.turns.stops.get(turn_id, ())):
+        return f"stop {data['stop_id']} was requested before"
+    if turn_id in state.turns.open or turn_id in state.admissions.open:
+        return None
+    claimed = any(entry[1] == turn_id for entry in state.turns.claimed.values())
+    return None if claimed else f"turn {turn_id} is not open"
+
+
+def _refuse_admitted(state: State, data: JsonObject) -> str | None:
+    turn_id, run_id = data["turn_id"], data["run_id"]
+    if turn_id in state.turns.open or turn_id in state.turns.closed:
+        return f"turn {turn_id} exists already"
+    if state.runs.known(run_id) or run_id in state.continuations.by_target:
+        return f"run {run_id} exists already"
+    return None
+
+
+def _refuse_created(state: State, data: JsonObject) -> str | None:
+    run = data["run"]
+    claim_id = state.continuations.by_target.get(run["run_id"])
+    if claim_id is not None and state.continuations.claims[claim_id].target != run:
+        return f"the run header differs from the one that claim {claim_id} reserved"
+    return None
+
+
+def _refuse_interaction(state: State, data: JsonObject) -> str | None:
+    turn = state.turns.open.get(data["turn_id"])
+    known = turn is not None and data["run_id"] in turn.run_ids
+    return None if known else f"run {data['run_id']} is no run of an open turn"
+
+
+def _refuse_claim(state: State, data: JsonObject) -> str | None:
+    target, source = data["target_run"], data["source"]
+    turn_id, run_id = target["turn_id"], target["run_id"]
+    if state.runs.known(run_id) or run_id in state.admissions.by_run:
+        return f"run {run_id} exists already"
+    if data["purpose"] == "handoff":
+        turn = state.turns.open.get(turn_id)
+        if turn is None or turn.turn != data["turn"]:
+            return f"turn {turn_id} is not open as number {data['turn']}"
+    elif state.turns.open:
+        return f"turn {next(iter(state.turns.open))} is open"
+    elif turn_id in state.turns.closed or turn_id in state.admissions.open:
+        return f"turn {turn_id} exists already"
+    elif data["turn"] != state.turns.last + 1:
+        return f"turn {turn_id} has the number {data['turn']}, and {state.turns.last + 1} comes next"
+    return _refuse_boundary(state, text_source(source), data)
+
+
+def text_source(source: JsonObject) -> tuple[str, Any]:
+    """A claim's source: its run and its high water."""
+    run_id = source.get("run_id")
+    return run_id if isinstance(run_id, str) else "", source.get("high_water")
+
+
+def _refuse_boundary(state: State, source: tuple[str, Any], data: JsonObject) -> str | None:
+    """The boundary is the source's terminal fact, by number and sum."""
+    run_id, high_water = source
+    run = state.runs.live.get(run_id) or (state.runs.settled(run_id) if state.runs.closed.own(run_id) else None)
+    if run is None or run.terminal_seq is None:
+        return f"its source {run_id} has no terminal fact in this journal"
+    if (high_water, data["boundary_digest"]) != (run.terminal_seq, run.terminal_sum):
+        return f"its boundary is not the terminal fact of run {run_id}, event {run.terminal_seq}"
+    return None
+
+
+def _refuse_pause(state: State, data: JsonObject) -> str | None:
+    sentence = _judge_pause(state, data)
+    if sentence is not None:
+        return sentence
+    run = state.runs.live.get(data["run_id"])
+    return (
+        None if run is not None and run.composition is not None else f"run {data['run_id']} has no durable composition"
+    )
+
+
+_REFUSALS: Final[dict[str, Callable[[State, JsonObject], str | None]]] = {
+    "session/header": _refuse_header,
+    "turn/start": _refuse_turn_start,
+    "user/message": _refuse_user_message,
+    "assistant/delta": _refuse_delta,
+    "assistant/message": _refuse_message,
+    "tool/call": _refuse_call,
+    "tool/outcome": _refuse_outcome,
+    "step/end": _refuse_step_end,
+    "turn/end": _refuse_turn_end,
+    "turn/stop_requested": _refuse_stop,
+    "turn/admitted": _refuse_admitted,
+    "run/created": _refuse_created,
+    "interaction/requested": _refuse_interaction,
+    "continuation/claim": _refuse_claim,
+    "handoff/pause": _refuse_pause,
+}

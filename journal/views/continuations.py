@@ -5,7 +5,9 @@ from typing import Any, Final, Literal
 import attrs
 
 from ..events import Event, JsonObject
-from .problem import Handlers, Problem, Problems, Rules, mapping, text_of
+from .problem import Handlers, Problem, Rules, mapping, text_of
+from .runs import Runs
+from .turns import OpenTurn, Turns
 
 ClaimState = Literal["reserved", "repair_required", "started_indeterminate", "settled"]
 HandoffState = Literal["pending", "claimed", "continued", "abandoned"]
@@ -48,7 +50,7 @@ class Claim:
 
 @attrs.define(slots=True)
 class Handoff:
-    """A valid handoff/pause. ``data`` is its data; ``over``: its turn ended or its run went on without the successor."""
+    """A valid handoff/pause. ``data`` is its data; ``over``: its turn ended before a successor took it."""
 
     handoff_id: str
     seq: int
@@ -58,9 +60,215 @@ class Handoff:
 
 @attrs.define(slots=True)
 class Continuations:
-    """``claims`` by id, oldest first, and by what they reserve: the boundary's digest, and the target's run_id."""
+    """``claims`` by id, oldest first, and by what they reserve: the boundary's digest, and the target's run_id.
+
+    ``pausing``: turn_id → the handoff whose successor has not started. ``reserved``: claim_id → its handoff.
+    """
 
     claims: dict[str, Claim] = attrs.field(factory=dict, metadata={"of": Claim})
     by_boundary: dict[str, str] = attrs.field(factory=dict)
     by_target: dict[str, str] = attrs.field(factory=dict)
     handoffs: dict[str, Handoff] = attrs.field(factory=dict, metadata={"of": Handoff})
+    pausing: dict[str, str] = attrs.field(factory=dict)
+    reserved: dict[str, str] = attrs.field(factory=dict)
+
+    def ancestry(self, run_id: str) -> tuple[str, int]:
+        """The first run of a run's lineage, and how many claims lead from there to it."""
+        claim_id = self.by_target.get(run_id)
+        return (run_id, 0) if claim_id is None else (self.claims[claim_id].root_run_id, self.claims[claim_id].depth)
+
+    def pending(self) -> list[Handoff]:
+        """Handoffs whose successor has not started, oldest first."""
+        return [self.handoffs[handoff_id] for handoff_id in self.pausing.values()]
+
+
+def claim_state(claim: Claim, runs: Runs, turns: Turns) -> ClaimState:
+    """How a claim stands, from its target's ledger."""
+    run_id = claim.target_run_id
+    run = runs.live.get(run_id)
+    if claim.start_seq is None:
+        return "reserved" if claim.purpose == "handoff" else "repair_required"
+    if run is None:
+        return "settled" if run_id in runs.closed else "repair_required"
+    if run.terminal_seq is not None:
+        return "repair_required"
+    turn = turns.open.get(run.turn_id)
+    return "started_indeterminate" if turn is not None and turn.rest == "indeterminate" else "repair_required"
+
+
+def handoff_state(handoff: Handoff, claims: dict[str, Claim]) -> HandoffState:
+    claim = claims.get(handoff.data["claim_id"])
+    if claim is None or claim.start_seq is None:
+        return "abandoned" if handoff.over else "pending" if claim is None else "claimed"
+    return "abandoned" if claim.start_kind == "claim_repair" else "continued"
+
+
+# ---------------------------------------------------------------- what no correct writer produces, what is refused
+
+
+def judge_pause(
+    continuations: Continuations, runs: Runs, turn: OpenTurn | None, waiting: bool, data: JsonObject
+) -> str | None:
+    """Why a handoff/pause seals nothing. ``turn``: the open turn that it names; ``waiting``: its run waits for someone."""
+    run_id, successor = data["run_id"], data["successor_run_id"]
+    if turn is None or run_id not in turn.run_ids:
+        return f"run {run_id} is no run of an open turn {data['turn_id']}"
+    if turn.newest_run != run_id or turn.pause is not None:
+        return f"run {run_id} does not carry turn {turn.turn_id} any more"
+    if turn.step_open:
+        return f"step {turn.step} of run {run_id} is open"
+    if any(call.state is None for call in turn.calls):
+        return f"run {run_id} has calls without a result"
+    if waiting:
+        return f"run {run_id} waits for an interaction"
+    root = data["root_run_id"]
+    if root not in turn.run_ids and not runs.known(root):
+        return f"its root run {root} does not exist"
+    if successor == run_id or runs.known(successor) or successor in continuations.by_target:
+        return f"its successor {successor} exists already"
+    if data["handoff_id"] in continuations.handoffs:
+        return f"handoff {data['handoff_id']} exists already"
+    if data["claim_id"] in continuations.claims or data["claim_id"] in continuations.reserved:
+        return f"its claim {data['claim_id']} exists already"
+    remaining = data["remaining_steps"]
+    return None if remaining is None or remaining > 0 else f"{remaining} steps remain"
+
+
+def refuse_claim(continuations: Continuations, data: JsonObject) -> str | None:
+    target, source = data["target_run"], data["source"]
+    claim_id, run_id = data["claim_id"], target.get("run_id")
+    if claim_id in continuations.claims:
+        return f"claim {claim_id} exists already"
+    holder = continuations.by_boundary.get(data["boundary_digest"])
+    if holder is not None:
+        return f"claim {holder} holds this boundary"
+    holder = continuations.by_target.get(run_id) if isinstance(run_id, str) else None
+    if holder is not None:
+        return f"claim {holder} has reserved run {run_id}"
+    handoff_id = continuations.pausing.get(target.get("turn_id", ""))
+    if data["purpose"] == "handoff":
+        handoff = continuations.handoffs.get(handoff_id or "")
+        if handoff is None:
+            return f"turn {target.get('turn_id')} waits for no handoff"
+        wanted = {"claim_id": claim_id, "successor_run_id": run_id, "run_id": source.get("run_id")}
+        wrong = [key for key, value in wanted.items() if handoff.data[key] != value]
+        return f"handoff {handoff.handoff_id} reserved another {wrong[0]}" if wrong else None
+    if claim_id in continuations.reserved:
+        return f"claim {claim_id} is reserved for handoff {continuations.reserved[claim_id]}"
+    return f"handoff {handoff_id} waits for its successor" if handoff_id is not None else None
+
+
+def refuse_start(continuations: Continuations, data: JsonObject) -> str | None:
+    claim = continuations.claims.get(data["claim_id"])
+    if claim is None:
+        return f"there is no claim {data['claim_id']}"
+    if claim.start_seq is not None:
+        return f"claim {claim.claim_id} was started before"
+    wanted = {"run_id": claim.target_run_id, "turn_id": claim.target_turn_id, "purpose": claim.purpose}
+    wanted |= {key: claim.data[key] for key in ("boundary_digest", "replay_digest", "source")}
+    wrong = [key for key, value in wanted.items() if data[key] != value]
+    return f"{wrong[0]} is not what claim {claim.claim_id} reserved" if wrong else None
+
+
+REFUSALS: Final[Rules] = {"continuation/claim": refuse_claim, "continuation/start": refuse_start}
+
+
+# ---------------------------------------------------------------- the fold
+
+
+def _header(continuations: Continuations, event: Event) -> Problem | None:
+    for index in (
+        continuations.claims,
+        continuations.by_boundary,
+        continuations.by_target,
+        continuations.handoffs,
+        continuations.pausing,
+        continuations.reserved,
+    ):
+        index.clear()
+    return None
+
+
+def _claim(continuations: Continuations, event: Event) -> Problem | None:
+    data = event.data
+    claim_id = data["claim_id"]
+    if claim_id not in continuations.claims:
+        source = text_of(data["source"].get("run_id")) or ""
+        root, depth = continuations.ancestry(source)
+        claim = continuations.claims[claim_id] = Claim(claim_id, event.seq, data, root, depth + 1)
+        continuations.by_boundary.setdefault(data["boundary_digest"], claim_id)
+        continuations.by_target.setdefault(claim.target_run_id, claim_id)
+    return None
+
+
+def _start(continuations: Continuations, event: Event) -> Problem | None:
+    data = event.data
+    claim = continuations.claims.get(data["claim_id"])
+    if claim is not None and claim.start_seq is None and claim.target_run_id == data["run_id"]:
+        claim.start_seq, claim.start_kind = event.seq, data["start_kind"]
+        continuations.pausing.pop(data["turn_id"], None)
+    return None
+
+
+def _pause(continuations: Continuations, event: Event) -> Problem | None:
+    """The caller has found it valid."""
+    data = event.data
+    handoff_id = data["handoff_id"]
+    continuations.handoffs[handoff_id] = Handoff(handoff_id, event.seq, data)
+    continuations.pausing[data["turn_id"]] = handoff_id
+    continuations.reserved[data["claim_id"]] = handoff_id
+    return None
+
+
+def _turn_end(continuations: Continuations, event: Event) -> Problem | None:
+    if continuations.pausing:
+        handoff_id = continuations.pausing.pop(event.data["turn_id"], None)
+        if handoff_id is not None:
+            continuations.handoffs[handoff_id].over = True
+    return None
+
+
+HANDLERS: Final[Handlers] = {
+    "session/header": _header,
+    "continuation/claim": _claim,
+    "continuation/start": _start,
+    "handoff/pause": _pause,
+    "turn/end": _turn_end,
+}
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+def rows(continuations: Continuations, runs: Runs, turns: Turns) -> list[JsonObject]:
+    """``[{claim_id, purpose, state, source: {run_id, turn_id}, target: {run_id, turn_id}}]``, oldest first."""
+    return [
+        {
+            "claim_id": claim.claim_id,
+            "purpose": claim.purpose,
+            "state": claim_state(claim, runs, turns),
+            "source": {key: mapping(claim.data["source"]).get(key) for key in ("run_id", "turn_id")},
+            "target": {"run_id": claim.target_run_id, "turn_id": claim.target_turn_id},
+        }
+        for claim in continuations.claims.values()
+    ]
+
+
+def handoff_rows(continuations: Continuations) -> list[JsonObject]:
+    """``[{handoff_id, run_id, turn_id, successor_run_id, claim_id, remaining_steps, state}]``, oldest first."""
+    keys = ("handoff_id", "run_id", "turn_id", "successor_run_id", "claim_id", "remaining_steps")
+    return [
+        {**{key: handoff.data[key] for key in keys}, "state": handoff_state(handoff, continuations.claims)}
+        for handoff in continuations.handoffs.values()
+    ]
+
+
+def execution(continuations: Continuations, turn_id: str, run_ids: list[str]) -> dict[str, Any]:
+    """The logical execution of a turn: ``{turn_id, root_run_id, chain, tip, pending_handoff}``."""
+    return {
+        "turn_id": turn_id,
+        "root_run_id": run_ids[0],
+        "chain": list(run_ids),
+        "tip": run_ids[-1],
+        "pending_handoff": continuations.pausing.get(turn_id),
+    }

@@ -6,7 +6,7 @@ import attrs
 
 from ..events import Event, JsonObject
 from .closed import Closed
-from .problem import Handlers, Problem, Rules, text_of
+from .problem import Handlers, Problem, Rules
 
 #: At most this many wait at once in a session.
 MAX_PENDING: Final = 16
@@ -26,11 +26,82 @@ class Interaction:
 
 @attrs.define(slots=True)
 class Interactions:
-    """``pending`` by id, oldest first; ``done``: rows ``[interaction_id, seq, kind, status, outcome]``."""
+    """``pending`` by id, oldest first; ``done``: rows ``[interaction_id, seq, kind, status, outcome]``.
+
+    ``denials``: run_id → ids of the sandbox boundaries that a client denied it; a fork takes them over.
+    """
 
     pending: dict[str, Interaction] = attrs.field(factory=dict, metadata={"of": Interaction})
     done: Closed = attrs.field(factory=Closed)
+    denials: dict[str, list[str]] = attrs.field(factory=dict)
 
     def of_run(self, run_id: str) -> list[Interaction]:
         """Those that wait for an outcome in this run, oldest first."""
         return [item for item in self.pending.values() if item.run_id == run_id]
+
+
+def refuse_requested(interactions: Interactions, data: JsonObject) -> str | None:
+    interaction_id = data["interaction_id"]
+    if interaction_id in interactions.pending or interaction_id in interactions.done:
+        return f"interaction {interaction_id} was requested before"
+    if len(interactions.pending) >= MAX_PENDING:
+        return f"{MAX_PENDING} interactions wait already; answer one first"
+    return None
+
+
+def refuse_resolved(interactions: Interactions, data: JsonObject) -> str | None:
+    interaction_id = data["interaction_id"]
+    if interaction_id in interactions.pending:
+        return None
+    known = interaction_id in interactions.done
+    return f"interaction {interaction_id} " + ("has its outcome already" if known else "was never requested")
+
+
+REFUSALS: Final[Rules] = {"interaction/requested": refuse_requested, "interaction/resolved": refuse_resolved}
+
+
+def _header(interactions: Interactions, event: Event) -> Problem | None:
+    interactions.pending.clear()
+    interactions.done.seal()
+    return None
+
+
+def _requested(interactions: Interactions, event: Event) -> Problem | None:
+    data = event.data
+    interaction_id = data["interaction_id"]
+    if interaction_id not in interactions.pending and not interactions.done.own(interaction_id):
+        interactions.pending[interaction_id] = Interaction(
+            interaction_id, event.seq, data["turn_id"], data["run_id"], data["kind"], data["request"]
+        )
+    return None
+
+
+def _resolved(interactions: Interactions, event: Event) -> Problem | None:
+    item = interactions.pending.pop(event.data["interaction_id"], None)
+    if item is not None:
+        outcome = event.data["outcome"]
+        status = "closed" if outcome.get("kind") == "closure" else "answered"
+        interactions.done.add([item.interaction_id, item.seq, item.kind, status, outcome])
+        if outcome.get("kind") == "sandbox_boundary_decision" and outcome.get("decision") == "deny":
+            interactions.denials.setdefault(item.run_id, []).append(item.interaction_id)
+    return None
+
+
+HANDLERS: Final[Handlers] = {
+    "session/header": _header,
+    "interaction/requested": _requested,
+    "interaction/resolved": _resolved,
+}
+
+
+def rows(interactions: Interactions) -> list[dict[str, Any]]:
+    """``[{interaction_id, kind, status, outcome?}]`` in the order in which they were requested."""
+    done = [
+        (seq, {"interaction_id": interaction_id, "kind": kind, "status": status, "outcome": outcome})
+        for interaction_id, seq, kind, status, outcome in interactions.done.since()
+    ]
+    waiting = [
+        (item.seq, {"interaction_id": item.interaction_id, "kind": item.kind, "status": "pending"})
+        for item in interactions.pending.values()
+    ]
+    return [row for _, row in sorted(done + waiting, key=lambda pair: pair[0])]

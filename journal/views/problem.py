@@ -1,13 +1,15 @@
 """What a view says about an event that breaks a relation, and small readers for values that may be anything. No I/O."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
+
+from ..events import Event
 
 #: A finding's code and its sentence.
 Problem = tuple[str, str]
-Problems = Sequence[Problem] | None
-#: Event type → fold of one event into the view's state; gives what is wrong with it.
-Handlers = dict[str, Callable[[Any, Any], Problems]]
+#: Event type → fold of one event into the view's state; gives what is wrong with it. Never raises for an event that
+#: was read: required keys have their JSON kind, everything else may be anything.
+Handlers = dict[str, Callable[[Any, Event], Problem | None]]
 #: Event type → what is wrong with such data after this state, or None.
 Rules = dict[str, Callable[[Any, Any], Problem | None]]
 

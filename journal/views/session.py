@@ -1,18 +1,21 @@
-"""What is true of the session as a whole: header, patches merged, notes, last activity. No I/O."""
+"""What is true of the session as a whole: header, patches merged, notes. No I/O."""
 
 from typing import Any, Final
 
 import attrs
 
 from ..events import Event, JsonObject
-from .problem import Handlers, Problems, mapping
+from .problem import Handlers, Problem, mapping
+
+#: The header's word for: every tool/call was durable before its body ran.
+TOOL_BOUNDARY: Final = "t1_after_preflight_v1"
 
 
 @attrs.define(slots=True)
 class Session:
     """``header`` is line 0's data as written (or as a salvage rebuilt it); ``patch`` what session/updated laid over it.
 
-    ``quarantine_seq`` is the newest note of that kind. ``inherited`` is the seq up to which a parent was folded.
+    ``quarantine_seq`` is the newest note of that kind.
     """
 
     header: JsonObject | None = None
@@ -27,4 +30,39 @@ class Session:
     @property
     def tool_boundary(self) -> bool:
         """Does a missing tool/call prove that the body never ran?"""
-        return mapping(self.header).get("tool_boundary") == "t1_after_preflight_v1"
+        return mapping(self.header).get("tool_boundary") == TOOL_BOUNDARY
+
+
+def _header(session: Session, event: Event) -> Problem | None:
+    session.header = event.data
+    session.patch = {}
+    session.quarantine_seq = session.quarantine_text = None
+    return None
+
+
+def _gap(session: Session, event: Event) -> Problem | None:
+    header = event.data.get("header")
+    if session.header is None and isinstance(header, dict):
+        session.header = header
+    return None
+
+
+def _updated(session: Session, event: Event) -> Problem | None:
+    session.patch.update(event.data["patch"])
+    return None
+
+
+def _note(session: Session, event: Event) -> Problem | None:
+    if event.data["kind"] == "quarantine":
+        text = event.data.get("text")
+        session.quarantine_seq = event.seq
+        session.quarantine_text = text if isinstance(text, str) else None
+    return None
+
+
+HANDLERS: Final[Handlers] = {
+    "session/header": _header,
+    "session/updated": _updated,
+    "session/note": _note,
+    "journal/gap": _gap,
+}
