@@ -5,13 +5,13 @@ import hashlib
 from typing import Any
 
 import pytest
-from support.loops import Bench, FakeTool, MemoryJournal
 
 from maka.journal.errors import JournalError, JournalWriteError
 from maka.runtime.loop import Options, Stop
 from maka.runtime.retry import RetryPolicy
 from maka.runtime.scripted import Ask, Do, End, Fail, Say, Tokens, Wait
 from maka.runtime.tools import ToolOutput
+from support.loops import Bench, FakeTool, MemoryJournal
 
 
 def run(bench: Bench, *args: Any, **kwargs: Any) -> Any:

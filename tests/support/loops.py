@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from maka.journal.codec import check_shape, clean
 from maka.journal.errors import JournalError
@@ -86,7 +86,7 @@ class FakeTool:
     """A tool whose body is a function of its arguments and context."""
 
     description = "for tests"
-    parameters: dict[str, Any] = {
+    parameters: ClassVar[dict[str, Any]] = {
         "type": "object",
         "properties": {"n": {"type": "integer"}},
         "additionalProperties": False,
