@@ -251,8 +251,11 @@ def _pause(state: State, event: Event) -> Problem | None:
     if sentence is not None:
         excused = turn.broken if turn is not None else state.turns.lost
         return None if excused else ("handoff_invalid", sentence)
+    run = state.runs.live.get(data["run_id"])
     for view, module in ((state.turns, turns), (state.runs, runs), (state.continuations, continuations)):
         module.HANDLERS["handoff/pause"](view, event)
+    if run is not None and run.header is not None:
+        state.continuations.handoffs[data["handoff_id"]].source = run.header
     return None
 
 

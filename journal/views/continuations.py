@@ -50,12 +50,16 @@ class Claim:
 
 @attrs.define(slots=True)
 class Handoff:
-    """A valid handoff/pause. ``data`` is its data; ``over``: its turn ended before a successor took it."""
+    """A valid handoff/pause. ``data`` is its data; ``over``: its turn ended before a successor took it.
+
+    ``source`` is the paused run's header: its successor has the same configuration.
+    """
 
     handoff_id: str
     seq: int
     data: JsonObject
     over: bool = False
+    source: JsonObject = attrs.field(factory=dict)
 
 
 @attrs.define(slots=True)
