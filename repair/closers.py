@@ -5,11 +5,12 @@ never ran, and neither is ever run again from here.
 """
 
 from collections import Counter
+from hashlib import sha256
 from typing import Any, Final
 
 import attrs
 
-from ..journal.events import Draft, JsonObject
+from ..journal.events import Draft, JsonObject, RunHeader
 from ..journal.findings import Finding
 from ..journal.state import State
 from ..journal.views.admissions import Admission
@@ -17,7 +18,7 @@ from ..journal.views.continuations import Claim
 from ..journal.views.interactions import Interaction
 from ..journal.views.problem import mapping, sequence, text_of
 from ..journal.views.turns import Call, OpenTurn, Stop
-from ..journal.wording import not_started_text, unknown_text
+from ..journal.wording import not_started, unknown_outcome
 
 _UNKNOWN: Final = {"name": "ToolOutcomeUnknownError", "code": "TOOL_OUTCOME_UNKNOWN"}
 _NOT_STARTED: Final = {"name": "ToolNotStartedError", "code": "TOOL_NOT_STARTED"}
@@ -31,6 +32,8 @@ _LINEAGE: Final = {
 }
 #: This kind of admission sends again what its source run was told; it has no message of its own.
 _WITHOUT_MESSAGE: Final = "linked_child_provider_retry"
+#: The digest of no message.
+_NOTHING_REPLAYED: Final = sha256(b"[]").hexdigest()
 
 
 @attrs.frozen
@@ -47,19 +50,6 @@ def plan_closers(state: State, *, cause: str | None = None) -> Closing:
     ``cause`` is the failure class that open turns end with (``failed``) in place of ``interrupted``.
     """
     return _Planner(state, cause).plan()
-
-
-def left_alone(turn: OpenTurn) -> bool:
-    """Is it not for a repair to end this turn (unless it was asked to stop)?
-
-    A paused turn goes on in its successor; one whose run was admitted by a ``continuation/start`` and shows nothing
-    after it may have reached the provider, which only a person can settle.
-    """
-    return turn.pause is not None or _indeterminate(turn)
-
-
-def _indeterminate(turn: OpenTurn) -> bool:
-    return turn.start_kind == "runtime_admission" and turn.last_seq == turn.start_seq
 
 
 @attrs.define
@@ -117,7 +107,7 @@ class _Planner:
             elif claim.start_kind == "claim_repair":
                 self.claim_found(claim, f"the end of its run {run_id} is missing")
                 self.end_abandoned(claim, self.stop_of(turn_id))
-            elif _indeterminate(turn) and self.stop_of(turn_id) is None:
+            elif turn.rest == "indeterminate" and self.stop_of(turn_id) is None:
                 self.found(
                     "claim_indeterminate",
                     f"run {run_id} of turn {turn_id} was started by claim {claim.claim_id}, and whether it reached the "
@@ -259,7 +249,8 @@ class _Planner:
 
     def turn(self, turn: OpenTurn) -> None:
         stop = self.stop_of(turn.turn_id)
-        if stop is None and left_alone(turn):
+        abandoned = self.handoff_claim(turn) if turn.rest == "paused" and stop is not None else None
+        if self.state.turns.left_alone(turn) or (turn.rest == "paused" and abandoned is None):
             self.live.update(turn.run_ids)
             return
         unanswered = turn.unanswered()
@@ -277,15 +268,71 @@ class _Planner:
                 turn.step_seq,
             )
             self.draft("step/end", turn_id=turn.turn_id, run_id=turn.step_run, step=turn.step)
-        if turn.pause is not None and stop is not None:
-            self.abandon_handoff(turn, stop)
-            return
-        if self.cause is not None:
+        if abandoned is not None:
+            if abandoned.claim_id not in self.state.continuations.claims:
+                self.draft("continuation/claim", **abandoned.data)
+            self.abandon(abandoned, stop)
+        elif self.cause is not None:
             self.end(turn.turn_id, turn.newest_run, {"kind": "failed", "failure_class": self.cause})
         elif stop is None:
             self.end(turn.turn_id, turn.newest_run, {"kind": "interrupted"})
         else:
             self.end(turn.turn_id, turn.newest_run, _aborted(stop.source), note=stop.source)
+
+    def handoff_claim(self, turn: OpenTurn) -> Claim | None:
+        """The claim by which a paused turn's successor goes on: the one on disk, else one with the pause's ids.
+
+        None where the ids that the pause reserved are held by something else. Nothing is replayed to a successor that
+        is started by the repair, and nothing of what the paused run holds is hidden for its sake.
+        """
+        state = self.state
+        handoff = state.continuations.handoffs[turn.pause or ""]
+        pause = handoff.data
+        claim = state.continuations.claims.get(pause["claim_id"])
+        if claim is not None:
+            fits = (claim.purpose, claim.target_run_id, claim.target_turn_id)
+            return claim if fits == ("handoff", pause["successor_run_id"], turn.turn_id) else None
+        paused = state.runs.settled(pause["run_id"])
+        if paused is None or paused.opened_seq is None or state.runs.known(pause["successor_run_id"]):
+            return None
+        ids = {"invocation_id": paused.invocation_id, "run_id": paused.run_id, "turn_id": turn.turn_id}
+        segment = {
+            "session_id": text_of(mapping(state.session.header).get("session_id")) or "",
+            **ids,
+            "first_seq": paused.opened_seq,
+            "last_seq": handoff.seq,
+            "sum": paused.terminal_sum,
+        }
+        earlier = state.continuations.claims.get(paused.claim_id or "")
+        segments = sequence(mapping(earlier.data["boundary"]).get("segments")) if earlier is not None else []
+        source = {**{key: ids[key] for key in ("run_id", "invocation_id", "turn_id")}, "high_water": handoff.seq}
+        boundary = {"claim_id": pause["claim_id"], "boundary_digest": paused.terminal_sum, "source": source}
+        data: JsonObject = {
+            "claim_id": pause["claim_id"],
+            "purpose": "handoff",
+            "turn": turn.turn,
+            "boundary": {"segments": [*segments, segment]},
+            "boundary_digest": paused.terminal_sum,
+            "replay_digest": _NOTHING_REPLAYED,
+            "replay_through_seq": handoff.seq,
+            "source": source,
+            "target_run": self.successor(pause, handoff.source, boundary),
+            "claimed_at": state.last_ts,
+        }
+        return Claim(pause["claim_id"], handoff.seq, data, paused.run_id, 1)
+
+    def successor(self, pause: JsonObject, source: JsonObject, boundary: JsonObject) -> JsonObject:
+        """The run header of a paused run's successor: the source's configuration, the pause's ids."""
+        own = {
+            "run_id": pause["successor_run_id"],
+            "invocation_id": pause["successor_invocation_id"],
+            "turn_id": pause["turn_id"],
+            "created_at": self.state.last_ts,
+            "max_steps": pause["remaining_steps"],
+            "continuation": boundary,
+        }
+        run = {field.name: own.get(field.name, source.get(field.name)) for field in attrs.fields(RunHeader)}
+        return {key: value for key, value in run.items() if value is not None}
 
     def messages_of_deltas(self, turn: OpenTurn) -> None:
         for delta in turn.deltas.values():
@@ -318,7 +365,7 @@ class _Planner:
         if call.operation_id is not None:
             data["operation_id"] = call.operation_id
         data["state"] = "not_started" if known else "unknown"
-        text = not_started_text() if known else unknown_text(call.recovery)
+        text = not_started() if known else unknown_outcome(call.recovery)
         data["content"] = [{"kind": "text", "text": text}]
         data["is_error"] = True
         data["error"] = dict(_NOT_STARTED if known else _UNKNOWN)

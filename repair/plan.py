@@ -13,7 +13,7 @@ from ..journal.codec import encode
 from ..journal.errors import InvalidEvent
 from ..journal.events import Draft, Event, JsonObject
 from ..journal.findings import Finding, FindingList, Verdict, verdict_of
-from ..journal.scan import BytesSource, Consumer, ScanResult, Source, accept, scan
+from ..journal.scan import BytesSource, Consumer, Mark, ScanResult, Source, accept, scan
 from ..journal.state import State
 from ..journal.views.problem import mapping
 from .closers import Closing, plan_closers
@@ -107,6 +107,15 @@ class RepairPlan:
         return not (self.batch or self.set_aside or self.cut is not None)
 
 
+def head_after(diagnosis: Diagnosis, plan: RepairPlan) -> Mark:
+    """The newest event when the plan has been carried out, and where the file then ends."""
+    head = diagnosis.scan.head
+    assert head is not None, "a journal without an event is refused"
+    size = (diagnosis.source.size if plan.cut is None else plan.cut) + len(plan.batch)
+    last = plan.events[-1] if plan.events else head
+    return Mark(size, last.seq, last.sum)
+
+
 def plan_repair(
     diagnosis: Diagnosis, *, salvage: bool = False, cause: str | None = None, logical: bool = True
 ) -> RepairPlan:
@@ -144,6 +153,22 @@ def plan_repair(
         cut=tail.cut,
         events=events,
         batch=b"\n" + batch if tail.line_feed else batch,
+    )
+
+
+def pending_events(diagnosis: Diagnosis) -> tuple[Event, ...]:
+    """The closers as the events that a repair would append: behind the gap, where only a salvage may append any.
+
+    None where nothing may ever be written. Behind a gap their sums are not known yet and are empty.
+    """
+    result, head = diagnosis.scan, diagnosis.scan.head
+    if head is None or diagnosis.verdict in ("unsupported", "unreadable"):
+        return ()
+    if diagnosis.verdict != "damaged":
+        return plan_repair(diagnosis).events
+    first = result.next_seq + 1
+    return tuple(
+        Event(first + i, result.last_ts, draft.type, draft.data, "") for i, draft in enumerate(diagnosis.closing.drafts)
     )
 
 

@@ -1,0 +1,283 @@
+"""The library's face: ``load`` repairs, ``inspect`` never writes, ``open_session`` gives the writer.
+
+A ``Session`` is a view. Its events, head and findings are what is on disk; its turns, runs and messages show the
+closers too, whether a repair has written them or would.
+"""
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ..journal.errors import JournalDamaged, JournalError, JournalUnsupported, SessionNotFound
+from ..journal.events import Event, JsonObject
+from ..journal.findings import Finding, FindingList, Verdict
+from ..journal.lock import SessionLock, holder, is_locked
+from ..journal.reader import read_source, resolve
+from ..journal.scan import BytesSource, Consumer, Mark, ScanResult, scan
+from ..journal.state import State
+from .apply import examine, home_of, name_of, repair_locked
+from .plan import Diagnosis, appended_json, head_after, judge, pending_events
+
+if TYPE_CHECKING:
+    from ..journal.events import SessionHeader
+    from ..journal.history import History
+    from ..journal.writer import JournalWriter
+
+Target = str | os.PathLike[str]
+
+
+class Session:
+    """A session as a view, from one reading of its journal. Nothing here writes.
+
+    ``not_repaired`` is the sentence why ``load`` has not written the closers that the view shows, if it has not.
+    """
+
+    def __init__(self, path: Path, diagnosis: Diagnosis, not_repaired: str | None = None) -> None:
+        self.path = path
+        self.not_repaired = not_repaired
+        #: The closers that a repair would append, with the numbers that they would get.
+        self.pending: tuple[Event, ...] = pending_events(diagnosis)
+        self._source = diagnosis.source
+        self._scan = diagnosis.scan
+        self._diagnosis = diagnosis
+        self._state = diagnosis.state
+        for event in self._closers():
+            self._state.apply(event)
+
+    def _closers(self) -> tuple[Event, ...]:
+        """What the view shows beyond what is on disk: where nothing may be written, no turn is shown as running too."""
+        if self.pending or self._scan.head is None:
+            return self.pending
+        drafts, head = self._diagnosis.closing.drafts, self._scan.head
+        return tuple(
+            Event(head.seq + i, self._scan.last_ts, draft.type, draft.data, "") for i, draft in enumerate(drafts, 1)
+        )
+
+    # ------------------------------------------------------------ what is on disk
+
+    @property
+    def session_id(self) -> str:
+        return self._diagnosis.session_id
+
+    @property
+    def header(self) -> "SessionHeader | None":
+        """The header, typed; where line 0 was lost, the one that a salvage rebuilt, else None. Raises InvalidEvent."""
+        data = self._state.session.header
+        if data is None:
+            return None
+        from ..journal.codec import structure
+
+        header: SessionHeader = structure("session/header", data)
+        return header
+
+    @cached_property
+    def events(self) -> list[Event]:
+        """Every event on disk that stands, without the header. Read on first access, and then held."""
+        return [event for event in self._lines() if event.type != "session/header"]
+
+    def _lines(self) -> list[Event]:
+        events: list[Event] = []
+
+        def begin() -> Consumer:
+            events.clear()
+            return events.append
+
+        scan(self._source, begin)
+        return events
+
+    @property
+    def head(self) -> Mark | None:
+        """The newest event on disk: ``seq``, ``sum``, and the ``offset`` behind it."""
+        return self._scan.head
+
+    @property
+    def findings(self) -> FindingList:
+        return self._diagnosis.findings
+
+    @property
+    def verdict(self) -> Verdict:
+        return self._diagnosis.verdict
+
+    @property
+    def repaired_on_disk(self) -> bool:
+        """Is what the view shows what is on disk? False where closers exist in memory only, or damage is open."""
+        return self.verdict == "healthy"
+
+    # ------------------------------------------------------------ read models, with the closers
+
+    def turns(self) -> list[JsonObject]:
+        """``[{turn_id, turn, status, reason, run_ids, first_seq, last_seq, steps, calls}]``; none is ``running``."""
+        return self._rows["turns"]
+
+    def runs(self) -> list[JsonObject]:
+        """``[{run_id, turn_id, invocation_id, status, failure_class?}]``."""
+        return self._rows["runs"]
+
+    def continuations(self) -> list[JsonObject]:
+        """``[{claim_id, purpose, state, source, target}]``."""
+        return self._rows["continuations"]
+
+    def handoffs(self) -> list[JsonObject]:
+        """``[{handoff_id, run_id, turn_id, successor_run_id, claim_id, remaining_steps, state}]``."""
+        return self._rows["handoffs"]
+
+    def interactions(self) -> list[JsonObject]:
+        """``[{interaction_id, kind, status, outcome?}]``."""
+        return self._rows["interactions"]
+
+    def queue(self) -> JsonObject:
+        """``{steering: […], followup: […]}``."""
+        return self._rows["queue"]
+
+    def plans(self) -> list[JsonObject]:
+        """``[{proposal_id, revision, title, status, execution}]``."""
+        return self._rows["plans"]
+
+    def usage(self) -> JsonObject:
+        """The sums of the five token counts."""
+        return self._rows["usage"]
+
+    @cached_property
+    def _rows(self) -> dict[str, Any]:
+        return self._state.rows()
+
+    def history(self) -> "History":
+        """The conversation, folded from the journal again (a fork's parents first), with the closers."""
+        from ..journal.history import History
+
+        histories: list[History] = []
+
+        def begin() -> Consumer:
+            histories[:] = [History()]
+            return histories[0].apply
+
+        read_source(self._source, self.path, observe=begin)
+        history = histories[0]
+        for event in self._closers():
+            history.apply(event)
+        return history
+
+    def messages(self) -> list[JsonObject]:
+        """The provider history: plain dicts ``{role, content}``, legal whatever the journal holds."""
+        return self.history().messages()
+
+    def to_json(self, events: bool = False) -> JsonObject:
+        """The JSON of ``inspect``; ``events`` adds ``event_list``, every line that stands."""
+        head, header = self.head, self._state.session.header
+        out: JsonObject = {
+            "session_id": self.session_id,
+            "path": str(self.path),
+            "format": None if header is None else header.get("format"),
+            "verdict": self.verdict,
+            "events": self._scan.events,
+            "bytes": self._source.size,
+            "head": None if head is None else {"seq": head.seq, "sum": head.sum},
+            "header": header,
+            "writer": writer_of(self.path),
+            "findings": [finding.to_json() for finding in self.findings],
+            **self._rows,
+            "pending": appended_json(self.pending),
+        }
+        if events:
+            out["event_list"] = [event.to_json() for event in self._lines()]
+        return out
+
+
+_NOBODY: Final = {"pid": None, "host": None, "since": None}
+
+
+def writer_of(path: Path) -> JsonObject | None:
+    """Who has the session open for writing, as its lock file says; None where nobody holds the lock."""
+    directory = Path(os.path.realpath(path)).parent
+    return (holder(directory) or dict(_NOBODY)) if is_locked(directory) else None
+
+
+# ---------------------------------------------------------------- the ways in
+
+
+def survey(target: Target, root: Target | None = None) -> Session:
+    """``inspect`` for whoever shows findings: what cannot be read is one of them, and not an error.
+
+    Raises SessionNotFound.
+    """
+    try:
+        path = resolve(target, root)
+        return Session(path, examine(path))
+    except SessionNotFound:
+        raise
+    except JournalError as error:
+        path = Path(error.path or target)
+        found = ScanResult(findings=FindingList([Finding("unreadable", str(error))]))
+        return Session(path, judge(BytesSource(b""), found, State(), name_of(path)))
+
+
+def inspect(target: Target, root: Target | None = None) -> Session:
+    """A session as it stands on disk, with the closers in memory. Never writes, takes no lock.
+
+    ``target``: a path, a session directory, or a session's id under ``root``. Raises SessionNotFound, and JournalError
+    where the journal cannot be read or holds no event; never for damage.
+    """
+    return _readable(survey(target, root))
+
+
+def load(target: Target, root: Target | None = None) -> Session:
+    """A session as it is on disk after its repair.
+
+    Where a live writer holds it, or the place cannot be written to, the same view has the closers in memory only, and
+    ``repaired_on_disk`` says so; so it does on a damaged or unsupported journal, where nothing is written. Raises
+    SessionNotFound, and JournalError where the journal cannot be read or holds no event.
+    """
+    path = resolve(target, root)
+    home = home_of(path)
+    try:
+        with SessionLock.acquire(home.parent):
+            diagnosis, plan = repair_locked(path)
+    except SessionNotFound:
+        raise
+    except JournalError as error:
+        return _readable(Session(path, examine(path), not_repaired=str(error)))
+    if plan.empty:
+        return _readable(Session(path, diagnosis, not_repaired=plan.refused))
+    return Session(path, examine(path))
+
+
+def _readable(session: Session) -> Session:
+    if session.verdict == "unreadable":
+        finding = next(finding for finding in session.findings if finding.severity == "unreadable")
+        raise JournalError(f"{session.path}: {finding.message}; {finding.remedy}", path=session.path)
+    return session
+
+
+def open_session(
+    target: Target,
+    root: Target | None = None,
+    *,
+    repair: bool = True,
+    cause: str | None = None,
+    **options: Any,
+) -> "JournalWriter":
+    """Open a session for writing: lock, repair, and give the writer, which is a context manager and holds the lock.
+
+    ``repair=False`` puts only the bytes of a torn tail in order; planning a continuation reads the facts as the crash
+    left them. ``cause`` is the failure class of turns that the repair closes. ``options`` are the writer's
+    (``on_append``, ``clock``). Raises SessionNotFound, JournalLocked, JournalDamaged, JournalUnsupported,
+    JournalWriteError, and JournalError where the journal cannot be read.
+    """
+    from ..journal.writer import JournalWriter
+
+    path = resolve(target, root)
+    home = home_of(path)
+    lock = SessionLock.acquire(home.parent)
+    try:
+        diagnosis, plan = repair_locked(path, cause=cause, logical=repair)
+        if plan.refused is not None:
+            kind = {"damaged": JournalDamaged, "unsupported": JournalUnsupported}.get(diagnosis.verdict, JournalError)
+            raise kind(f"{path}: {plan.refused}", path=path)
+        for event in plan.events:
+            diagnosis.state.apply(event)
+        head = head_after(diagnosis, plan)
+    except BaseException:
+        lock.release()
+        raise
+    return JournalWriter.open(home, lock=lock, state=diagnosis.state, head=head, **options)
