@@ -41,6 +41,7 @@ def maka_(tmp_path: Path) -> Callable[..., Ran]:
                 arguments, capture_output=True, check=False, cwd=elsewhere, env=environ, timeout=60, **options
             )
         )
+        assert "a defect of this program" not in ran.err
         if "--debug" not in words:
             assert "Traceback" not in ran.out + ran.err
         return ran

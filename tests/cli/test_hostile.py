@@ -1,0 +1,157 @@
+"""Nothing that can be done to a file makes a command fail otherwise than with a verdict."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from maka.cli.app import run
+from support.builder import Builder
+
+COMMANDS = (
+    ["inspect", "--events"],
+    ["inspect", "--events", "--json"],
+    ["verify"],
+    ["verify", "--head", "0" * 32],
+    ["tail", "-n", "1000"],
+    ["show"],
+    ["show", "--json"],
+    ["repair", "--dry-run"],
+    ["repair", "--dry-run", "--salvage", "--json"],
+)
+CODES = {0, 1, 4}
+
+
+def realistic() -> bytes:
+    journal = Builder().plain_turn("héllo\u2028 wörld").tool_turn()
+    journal.start().step().delta("thinking about it", kind="thinking").delta("Hel").says("", ["a", "b"])
+    journal.call("a")
+    journal.add(
+        "interaction/requested",
+        {"interaction_id": "q", "turn_id": "t3", "run_id": "r3", "kind": "question", "request": {}},
+    )
+    journal.add(
+        "message/accepted",
+        {"message_id": "m", "placement": "next_turn", "disposition": "followup", "content": [], "digest": ""},
+    )
+    journal.add("plan/proposed", {"proposal_id": "p", "revision": 1, "turn_id": "t3", "title": "t", "steps": []})
+    return bytes(journal.raw())
+
+
+REALISTIC = realistic()
+
+
+class Answered:
+    """Exit code, standard output and error of a command that ran in this process."""
+
+    def __init__(self, words: list[str]) -> None:
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+        before = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr = out, err
+        try:
+            self.code = run(words)
+        finally:
+            sys.stdout, sys.stderr = before
+        self.out, self.err = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
+
+
+def check(path: Path, raw: bytes) -> None:
+    """Every command copes with these bytes, and none of those that only look changes them."""
+    path.write_bytes(raw)
+    for command, *flags in COMMANDS:
+        ran = Answered(["journal", command, str(path), *flags])
+        where = (command, flags, raw[:200], ran.err)
+        assert ran.code in CODES, where
+        assert "defect of this program" not in ran.err, where
+        assert "Traceback" not in ran.out + ran.err, where
+        assert "\x1b" not in ran.out + ran.err, where
+        if "--json" in flags:
+            json.loads(ran.out)
+    assert path.read_bytes() == raw
+
+
+def deep(levels: int) -> bytes:
+    return b'{"seq":0,"ts":0,"type":"session/header","data":' + b"[" * levels + b"]" * levels + b"}\n"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\n",
+        b"\n" * 1000,
+        b"\0",
+        b"\0" * 70_000,
+        b"\xff" * 1000,
+        b"\xef\xbb\xbf",
+        b"\xef\xbb\xbf" + REALISTIC,
+        REALISTIC.replace(b"\n", b"\r\n"),
+        REALISTIC.replace(b"\n", b"\r"),
+        REALISTIC.replace(b"\n", b"\n\n"),
+        REALISTIC[:-1],
+        REALISTIC[:-30],
+        REALISTIC * 2,
+        REALISTIC[100:],
+        REALISTIC + b"\0" * 512,
+        REALISTIC + b"\0" * 512 + b"\n" + REALISTIC.splitlines(keepends=True)[-1],
+        b"[]\n",
+        b"null\n",
+        b"42\n",
+        b'{"seq":0}\n',
+        b"{" * 5000 + b"\n",
+        deep(3000),
+        b'{"type":"user","message":{}}\n' * 5,
+        b'{"seq":99999999999999999999,"ts":1,"type":"x","data":{},"sum":"' + b"0" * 32 + b'"}\n',
+        b"x" * (17 << 20) + b"\n" + REALISTIC,
+    ],
+    ids=lambda raw: f"{len(raw)}-{raw[:8]!r}",
+)
+def test_a_corpus_of_hostile_files(tmp_path: Path, raw: bytes) -> None:
+    check(tmp_path / "journal.jsonl", raw)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cut=st.integers(0, len(REALISTIC)), at=st.integers(0, len(REALISTIC) - 1), byte=st.integers(0, 255))
+def test_a_cut_and_a_changed_byte(tmp_path: Path, cut: int, at: int, byte: int) -> None:
+    raw = bytearray(REALISTIC)
+    raw[at] = byte
+    check(tmp_path / "journal.jsonl", bytes(raw[: cut or None]))
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["kind", "text", "id", "run_id"]), inner)
+    ),
+    max_leaves=5,
+)
+LINES = [json.loads(line) for line in REALISTIC.splitlines()[1:]]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    changes=st.lists(st.tuples(st.integers(0, len(LINES) - 1), st.integers(0, 20), ANYTHING), min_size=1, max_size=6),
+    more=st.dictionaries(
+        st.sampled_from(["error", "usage", "reason", "call_seq", "operation_id", "quotes", "cleanup"]), ANYTHING
+    ),
+)
+def test_well_chained_events_with_anything_inside(
+    tmp_path: Path, changes: list[tuple[int, int, Any]], more: dict[str, Any]
+) -> None:
+    events = [(line["type"], dict(line["data"])) for line in LINES]
+    for number, key, value in changes:
+        data = events[number][1]
+        data[list(data)[key % len(data)]] = value
+        data.update({key: value for key, value in more.items() if key not in data})
+    journal = Builder()
+    for type_, data in events:
+        journal.add(type_, data)
+    check(tmp_path / "journal.jsonl", bytes(journal.raw()))
