@@ -1,8 +1,8 @@
 """Which result belongs to which call of a turn (format §4): one rule for the fold and for the history. No I/O.
 
-By operation where both have one; else by call_id and occurrence, dispatched calls before those that were only requested;
-else by the trimmed, case-folded call_id if that is unique in the turn. Among several the one of the event's own step
-comes first, then the oldest.
+By operation where both have one; else by call_id and occurrence, dispatched calls before those that were only
+requested; else by the trimmed, case-folded call_id if that is unique in the turn. Among several the one of the event's
+own step comes first, then the oldest.
 """
 
 from typing import Literal
@@ -55,6 +55,11 @@ class Pairing:
     operations: dict[str, list[Call]] = attrs.field(factory=dict)
     known: dict[str, str | None] = attrs.field(factory=dict)
 
+    @classmethod
+    def of_names(cls, operations: list[str], known: dict[str, str | None]) -> "Pairing":
+        """From a snapshot; ``rebuild`` adds the unanswered calls."""
+        return cls(operations=dict.fromkeys(operations, _NONE), known=known)
+
     def request(self, call: Call) -> None:
         """A block asked for this call."""
         self._know(call.call_id)
@@ -71,7 +76,7 @@ class Pairing:
         return _of_step(calls, step)
 
     def dispatch(self, call: Call, requested: bool) -> None:
-        """The call was carried out: ``call_seq`` and ``operation_id`` are set. ``requested``: a block had asked for it."""
+        """The call was carried out: ``call_seq`` and ``operation_id`` are set. ``requested``: for a block."""
         if requested:
             _take(self.requested, call.call_id, call)
         else:

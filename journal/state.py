@@ -1,7 +1,7 @@
 """The fold of a session: one ``State`` made of the views' states; ``apply`` for reading, ``check`` for writing. No I/O.
 
-What no correct writer produces is stated once, in the ``RULES`` of the views: ``apply`` reports it as a finding, ``check``
-refuses it. ``REFUSALS`` are stricter and only for writing. Both cost the same however long the session is.
+What no correct writer produces is stated once, in the ``RULES`` of the views: ``apply`` reports it as a finding,
+``check`` refuses it. ``REFUSALS`` are stricter and only for writing. Both cost the same however long the session is.
 """
 
 from collections.abc import Callable
@@ -46,8 +46,8 @@ class State:
     """Everything that the events so far amount to.
 
     ``problems``: relations that no correct writer produces. ``last_ts`` is the newest event's. ``skews`` counts the
-    times at which the clock stepped back, ``skew_seq`` is the first. ``extensions``: how many events of extensions there
-    are, by type, at most twenty types by name.
+    times at which the clock stepped back, ``skew_seq`` is the first. ``extensions``: how many events of extensions
+    there are, by type, at most twenty types by name.
     """
 
     session: Session = attrs.field(factory=Session)
@@ -187,7 +187,7 @@ class State:
         return usage.row(self.usage)
 
     def execution_row(self, turn_id: str) -> JsonObject | None:
-        """The logical execution of a turn: ``{turn_id, root_run_id, chain, tip, pending_handoff}``; None: no such turn."""
+        """A turn's logical execution: ``{turn_id, root_run_id, chain, tip, pending_handoff}``; None: no such turn."""
         turn = self.turns.open.get(turn_id)
         row = self.turns.closed.get(turn_id) if turn is None else None
         run_ids = turn.run_ids if turn is not None else row[4] if row is not None else None
@@ -218,7 +218,7 @@ class State:
 
 
 def _header(state: State, event: Event) -> Problem | None:
-    """Line 0. Where something was folded before it, that is the prefix of a fork; in any other place it is no header."""
+    """Line 0. What was folded before it is the prefix of a fork. In any other place it is no header."""
     if event.seq and state.session.header is not None:
         return "turn_order", "a second header stands in the journal"
     for name, module in _VIEWS:
@@ -273,7 +273,7 @@ _INSTEAD: Final[dict[str, Callable[[State, Event], Problem | None]]] = {
 }
 
 
-# ---------------------------------------------------------------- what may not be written, where several views are needed
+# ---------------------------------------------------------------- what is refused, where several views are needed
 
 
 def _refuse_header(state: State, data: JsonObject) -> str | None:

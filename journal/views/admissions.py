@@ -5,7 +5,7 @@ from typing import Final
 import attrs
 
 from ..events import Event, JsonObject
-from .problem import Handlers, Problem, Rules, mapping, text_of
+from .problem import Handlers, Problem, Refusals, Rules, mapping, text_of
 
 #: The one kind whose turn has no user message of its own.
 WITHOUT_MESSAGE: Final = "linked_child_provider_retry"
@@ -118,7 +118,7 @@ def refuse_admitted(admissions: Admissions, data: JsonObject) -> str | None:
     return f"run {run_id} was admitted before" if run_id in admissions.by_run else None
 
 
-REFUSALS: Final[Rules] = {"turn/admitted": refuse_admitted}
+REFUSALS: Final[Refusals] = {"turn/admitted": refuse_admitted}
 
 
 def _header(admissions: Admissions, event: Event) -> Problem | None:

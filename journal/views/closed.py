@@ -1,4 +1,4 @@
-"""What is over, kept as JSON text: a long session folds into little memory and a snapshot costs next to nothing. No I/O.
+"""What is over, kept as JSON text: long sessions fold into little memory, and snapshots cost next to nothing. No I/O.
 
 A row is a list whose first item is its key. Objects for each of a million ended turns would need gigabytes and slow the
 garbage collector; their text needs a few hundred bytes each and is taken over from a snapshot as it is.

@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from ..events import Event, JsonObject
-from .problem import Handlers, Problem, Rules, mapping, text_of
+from .problem import Handlers, Problem, Refusals, mapping, text_of
 from .runs import Runs
 from .turns import OpenTurn, Turns
 
@@ -113,7 +113,7 @@ def handoff_state(handoff: Handoff, claims: dict[str, Claim]) -> HandoffState:
 def judge_pause(
     continuations: Continuations, runs: Runs, turn: OpenTurn | None, waiting: bool, data: JsonObject
 ) -> str | None:
-    """Why a handoff/pause seals nothing. ``turn``: the open turn that it names; ``waiting``: its run waits for someone."""
+    """Why a handoff/pause seals nothing. ``turn``: the open turn it names; ``waiting``: its run waits for a client."""
     run_id, successor = data["run_id"], data["successor_run_id"]
     if turn is None or run_id not in turn.run_ids:
         return f"run {run_id} is no run of an open turn {data['turn_id']}"
@@ -174,7 +174,7 @@ def refuse_start(continuations: Continuations, data: JsonObject) -> str | None:
     return f"{wrong[0]} is not what claim {claim.claim_id} reserved" if wrong else None
 
 
-REFUSALS: Final[Rules] = {"continuation/claim": refuse_claim, "continuation/start": refuse_start}
+REFUSALS: Final[Refusals] = {"continuation/claim": refuse_claim, "continuation/start": refuse_start}
 
 
 # ---------------------------------------------------------------- the fold

@@ -6,7 +6,7 @@ import attrs
 
 from ..events import Event, JsonObject
 from .closed import Closed
-from .problem import Handlers, Problem, Rules
+from .problem import Handlers, Problem, Refusals
 
 #: At most this many wait at once in a session.
 MAX_PENDING: Final = 16
@@ -57,7 +57,7 @@ def refuse_resolved(interactions: Interactions, data: JsonObject) -> str | None:
     return f"interaction {interaction_id} " + ("has its outcome already" if known else "was never requested")
 
 
-REFUSALS: Final[Rules] = {"interaction/requested": refuse_requested, "interaction/resolved": refuse_resolved}
+REFUSALS: Final[Refusals] = {"interaction/requested": refuse_requested, "interaction/resolved": refuse_resolved}
 
 
 def _header(interactions: Interactions, event: Event) -> Problem | None:

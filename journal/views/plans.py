@@ -5,7 +5,7 @@ from typing import Any, Final
 import attrs
 
 from ..events import Event, JsonObject
-from .problem import Handlers, Problem, Rules
+from .problem import Handlers, Problem, Refusals
 
 
 @attrs.define(slots=True)
@@ -67,7 +67,7 @@ def refuse_execution(plans: Plans, data: JsonObject) -> str | None:
     return None
 
 
-REFUSALS: Final[Rules] = {
+REFUSALS: Final[Refusals] = {
     "plan/proposed": refuse_proposed,
     "plan/approved": refuse_approved,
     "plan/execution": refuse_execution,

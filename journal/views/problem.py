@@ -12,6 +12,8 @@ Problem = tuple[str, str]
 Handlers = dict[str, Callable[[Any, Event], Problem | None]]
 #: Event type → what is wrong with such data after this state, or None.
 Rules = dict[str, Callable[[Any, Any], Problem | None]]
+#: Event type → why such data may not be written after this state, or None.
+Refusals = dict[str, Callable[[Any, Any], str | None]]
 
 
 def text_of(value: Any) -> str | None:

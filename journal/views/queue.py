@@ -6,7 +6,7 @@ from typing import Any, Final
 import attrs
 
 from ..events import Event, JsonObject
-from .problem import Handlers, Problem, Rules, sequence, text_of
+from .problem import Handlers, Problem, Refusals, sequence, text_of
 
 
 @attrs.define(slots=True)
@@ -57,7 +57,7 @@ def refuse_said(queue: Queue, data: JsonObject) -> str | None:
     return None if fate in ("accepted", "admitted") else f"message {data['message_id']} was {fate} before"
 
 
-REFUSALS: Final[Rules] = {
+REFUSALS: Final[Refusals] = {
     "message/accepted": refuse_accepted,
     "turn/admitted": refuse_admitted,
     "user/message": refuse_said,

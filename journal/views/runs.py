@@ -8,7 +8,7 @@ import orjson
 
 from ..events import Event, JsonObject
 from .closed import Closed
-from .problem import Handlers, Problem, Rules, mapping, text_of
+from .problem import Handlers, Problem, Refusals, mapping, text_of
 
 #: A reason's kind → the status of a settled run; every other kind is ``failed``.
 STATUS: Final = {"completed": "completed", "max_tokens": "completed", "aborted": "cancelled"}
@@ -61,7 +61,8 @@ class Settled:
 class Runs:
     """``live`` by run_id in the order in which they appeared: every run that is not over. ``closed``: the others.
 
-    ``by_turn``: turn_id → ids of its live runs. ``lost``: events were lost, so a run is believed that only its end names.
+    ``by_turn``: turn_id → ids of its live runs. ``lost``: events were lost, so a run that only its end names is
+    believed.
     """
 
     live: dict[str, Run] = attrs.field(factory=dict, metadata={"of": Run})
@@ -172,7 +173,7 @@ def refuse_start(runs: Runs, data: JsonObject) -> str | None:
     return None if run.opened_seq is None else f"run {run.run_id} was opened before"
 
 
-REFUSALS: Final[Rules] = {
+REFUSALS: Final[Refusals] = {
     "turn/start": refuse_turn_start,
     "run/created": refuse_created,
     "run/composition": refuse_composition,

@@ -17,7 +17,7 @@ Rest = Literal["paused", "indeterminate"]
 
 @attrs.define(slots=True)
 class Delta:
-    """Live text whose assistant/message has not come. ``pieces``: ``[index, kind, text]`` in the order of the journal."""
+    """Live text whose assistant/message has not come. ``pieces``: ``[index, kind, text]``, oldest first."""
 
     message_id: str
     run_id: str
@@ -64,11 +64,11 @@ class OpenTurn:
 
     ``run_ids`` are its runs, oldest first; ``stepped`` those in which a step has begun. ``step`` is the number of the
     newest step (0: none yet), ``step_run`` its run, ``step_open`` whether it lacks its step/end, ``step_seq`` its
-    step/start. ``first_seq`` and ``last_seq`` are its first and its newest ledger event (a turn/stop_requested is none).
+    step/start. ``first_seq`` and ``last_seq`` are its first and newest ledger event (a turn/stop_requested is none).
     ``start_seq`` and ``start_kind`` are those of its newest continuation/start; ``pause`` is the id of the valid
     handoff/pause that seals the newest run, until a ledger event of the turn follows.
     ``broken``: events were lost around it, so its order is not judged. ``opened`` is False where its opening was lost.
-    ``calls``: those without a result, and the answered ones of the newest step; ``done`` is the JSON text of the others.
+    ``calls``: those without a result and the answered ones of the newest step; ``done`` is JSON text of the others.
     """
 
     turn_id: str
@@ -145,8 +145,8 @@ class Turns:
 
     ``last`` is the largest turn number so far. ``loose``: the next number is not judged (events were lost, or this is
     the first turn of a fork). ``lost``: events were lost since a turn was last opened, so a turn without opening is
-    believed; what stands before a header has lost one. ``claimed``: run_id → ``[turn number, turn_id, purpose]`` of claims without a start.
-    ``unknown`` and ``outcomes`` (``[state, source]``) by ``<call_seq>@<turn_id>``.
+    believed; what stands before a header has lost one. ``claimed``: run_id → ``[turn number, turn_id, purpose]`` of
+    claims without a start. ``unknown`` and ``outcomes`` (``[state, source]``) by ``<call_seq>@<turn_id>``.
     ``closed``: rows ``[turn_id, turn, kind, reason, run_ids, first_seq, last_seq, steps, calls]``.
     """
 

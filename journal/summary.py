@@ -1,0 +1,136 @@
+"""The folded state as JSON for the snapshot, and what a listing shows of it. No I/O.
+
+An object of the state is the list of its fields in the order of its class; a field's ``metadata`` names the class of
+what it holds. Whoever keeps such JSON guards it with a digest: only the kinds of its values are checked here.
+"""
+
+from functools import cache
+from typing import Any, Final
+
+import attrs
+
+from .events import JsonObject, json_kinds
+from .findings import Finding, FindingList
+from .pairing import Pairing
+from .state import State
+from .views.closed import Closed
+
+#: Of the shape below. A summary of another version is not read.
+VERSION: Final = 1
+
+
+@cache
+def _fields(cls: type) -> "tuple[attrs.Attribute[Any], ...]":
+    return tuple(field for field in attrs.fields(cls) if not field.name.startswith("_"))
+
+
+def to_json(state: State) -> JsonObject:
+    """Everything that ``apply`` and ``check`` go by: ``{"v", "state"}``, ready for orjson."""
+    return {"v": VERSION, "state": _pack(state)}
+
+
+def from_json(value: Any) -> State:
+    """The state that ``to_json`` was given. Raises ValueError where ``value`` is no such summary."""
+    if not isinstance(value, dict) or value.get("v") != VERSION:
+        raise ValueError("a summary of another version")
+    try:
+        state: State = _unpack(State, value["state"])
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        raise ValueError(f"not a summary: {error!r}") from None
+    state.turns.reindex()
+    return state
+
+
+def listing(state: State) -> JsonObject:
+    """``{session_id, name, last_activity, turns}``; ``last_activity`` in Unix milliseconds."""
+    header, name = state.session.header or {}, state.session.value("name")
+    return {
+        "session_id": header.get("session_id"),
+        "name": name if isinstance(name, str) else None,
+        "last_activity": state.last_ts,
+        "turns": state.turns.last,
+    }
+
+
+def _pack(item: Any) -> list[Any]:
+    out = []
+    for field in _fields(item.__class__):
+        value = getattr(item, field.name)
+        if (part := field.metadata.get("of")) is not None:
+            value = _each(value, field.metadata.get("in"), _pack)
+        elif value.__class__ in _WRITE:
+            value = _WRITE[value.__class__](value)
+        elif attrs.has(value.__class__):
+            value = _pack(value)
+        out.append(value)
+    return out
+
+
+def _each(values: Any, inner: Any, change: Any) -> Any:
+    """Change every item of a list, of an object, or of the lists in an object."""
+    if isinstance(values, list):
+        return [change(value) for value in values]
+    if inner is list:
+        return {key: [change(part) for part in value] for key, value in values.items()}
+    return {key: change(value) for key, value in values.items()}
+
+
+def _unpack(cls: type, values: Any) -> Any:
+    fields = _fields(cls)
+    if not isinstance(values, list) or len(values) != len(fields):
+        raise ValueError(f"a {cls.__name__} has {len(fields)} fields")
+    given = {}
+    for field, value in zip(fields, values, strict=True):
+        given[field.name] = _value(field, value)
+    return cls(**given)
+
+
+def _value(field: "attrs.Attribute[Any]", value: Any) -> Any:
+    part, kind = field.metadata.get("of"), field.type
+    if part is not None:
+        kinds = json_kinds(kind)
+        if type(value) not in kinds:
+            raise ValueError(f"{field.name} is a {type(value).__name__}")
+        return _each(value, field.metadata.get("in"), lambda item: _unpack(part, item))
+    if kind in _READ:
+        return _READ[kind](value)
+    if isinstance(kind, type) and attrs.has(kind):
+        return _unpack(kind, value)
+    kinds = json_kinds(kind)
+    if kinds and type(value) not in kinds:
+        raise ValueError(f"{field.name} is a {type(value).__name__}")
+    return value
+
+
+def _write_findings(findings: FindingList) -> list[Any]:
+    return [
+        [finding.code, finding.message, finding.seq, finding.offset, finding.length, finding.count]
+        for finding in findings
+    ]
+
+
+def _read_findings(values: Any) -> FindingList:
+    findings = FindingList()
+    listed: dict[str, int] = {}
+    for code, message, seq, offset, length, count in values:
+        finding = Finding(code, message, seq, offset, length)
+        if count is not None:
+            finding.count = count - listed.get(code, 0)
+        findings.append(finding)
+        finding.count = count
+        listed[code] = listed.get(code, 0) + 1
+    return findings
+
+
+_WRITE: Final[dict[type, Any]] = {
+    Closed: Closed.to_json,
+    FindingList: _write_findings,
+    Pairing: lambda pairing: [list(pairing.operations), pairing.known],
+    bytearray: lambda text: text.decode(),
+}
+_READ: Final[dict[Any, Any]] = {
+    Closed: Closed.from_json,
+    FindingList: _read_findings,
+    Pairing: lambda value: Pairing.of_names(*value),
+    bytearray: lambda text: bytearray(text.encode()),
+}
