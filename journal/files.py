@@ -43,17 +43,6 @@ class Fs(Protocol):
     def stat(self, path: str) -> os.stat_result: ...
 
 
-class RealFs:
-    """The operating system's own."""
-
-    write: Callable[[int, bytes], int] = staticmethod(os.write)
-    truncate: Callable[[int, int], None] = staticmethod(os.ftruncate)
-    stat: Callable[[str], os.stat_result] = staticmethod(os.stat)
-
-    def sync(self, fd: int) -> None:
-        sync(fd)
-
-
 def _full_sync() -> Callable[[int], None]:
     """macOS: only F_FULLFSYNC empties the drive's own cache; file systems without it get the plain one."""
     import fcntl
@@ -74,6 +63,17 @@ def _full_sync() -> Callable[[int], None]:
 
 
 sync: Final = _full_sync()
+
+
+class RealFs:
+    """The operating system's own."""
+
+    write: Callable[[int, bytes], int] = staticmethod(os.write)
+    sync: Callable[[int], None] = staticmethod(sync)
+    truncate: Callable[[int, int], None] = staticmethod(os.ftruncate)
+    stat: Callable[[str], os.stat_result] = staticmethod(os.stat)
+
+
 REAL: Final[Fs] = RealFs()
 
 

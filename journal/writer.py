@@ -1,25 +1,22 @@
-"""The one writer of a session: one write for a batch, one sync for all who wait, and a fold that is never behind.
+"""The one writer of a session: a fold that is never behind, and one write and one sync for all who append at once.
 
-``append`` checks against the fold and enqueues, without any I/O; ``flush`` is the barrier. Whoever comes first writes
-and syncs for all (group commit). What fails is rolled back, and everyone whose events were lost gets the same error.
+``append`` checks against the fold and enqueues, without any I/O; ``flush`` is the barrier. What fails is rolled back to
+the last acknowledged event, and the handle lives on only where that is certain to have worked.
 """
 
 import errno
 import os
-import sys
 import time
-import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Condition, Lock, Thread, current_thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import attrs
 
 from . import files, rollback
 from .codec import ZERO, check_shape, clean, draft_of, encode
+from .commit import Batch, GroupCommit
 from .errors import (
     InvalidEvent,
     JournalConflict,
@@ -36,12 +33,7 @@ from .reader import JOURNAL, inherit, open_source, read_source
 from .scan import Mark, Source, accept
 from .state import State
 
-if TYPE_CHECKING:
-    import asyncio
-
 Hook = Callable[[Draft], Any]
-#: Seconds after which live text that nobody flushes is written (not synced) so that readers see it.
-PREVIEW: Final = 0.25
 _REFUSED: Final[dict[str, type[JournalError]]] = {"unsupported": JournalUnsupported, "damaged": JournalDamaged}
 
 
@@ -59,23 +51,6 @@ class Limited:
 
     def read(self, offset: int, length: int) -> bytes:
         return self.source.read(offset, max(0, min(length, self.size - offset)))
-
-
-class _Batch:
-    """What one write and one sync settle, and who waits for it. ``written``: so many of its lines are in the file."""
-
-    __slots__ = ("done", "error", "events", "lines", "owners", "ready", "requested", "waiting", "written")
-
-    def __init__(self, mutex: Lock) -> None:
-        self.ready = Condition(mutex)
-        self.lines: list[bytes] = []
-        self.events: list[Event] = []
-        self.owners: set[object] = set()
-        self.waiting: list[tuple[_Mailbox, asyncio.Future[None]]] = []
-        self.written = 0
-        self.requested = False
-        self.done = False
-        self.error: JournalError | None = None
 
 
 class JournalWriter:
@@ -113,20 +88,12 @@ class JournalWriter:
         found = os.fstat(fd)
         self._inode = (found.st_dev, found.st_ino)
         self._name = str(path)
-        self._mutex = Lock()
-        #: The newest acknowledged event. Behind it: how much is in the file, and how much is enqueued.
-        self._acknowledged = head
+        #: Up to the newest acknowledged event; the length of the file; up to the newest enqueued event.
+        self._durable, self._durable_seq, self._durable_sum = head.offset, head.seq, head.sum
         self._in_file = head.offset
-        self._enqueued = head
-        self._open = _Batch(self._mutex)
-        self._flying: _Batch | None = None
-        self._busy = False
-        self._dead: JournalError | None = None
+        self._end, self._seq, self._sum = head.offset, head.seq, head.sum
+        self._commit = GroupCommit(self, path.parent.name)
         self._closed = False
-        self._owed: weakref.WeakKeyDictionary[object, JournalError] = weakref.WeakKeyDictionary()
-        self._committer: Thread | None = None
-        self._requests: SimpleQueue[_Batch | float | None] = SimpleQueue()
-        self._preview_due = False
         self._snapshot_seq: int | None = None
 
     # ------------------------------------------------------------ opening
@@ -248,34 +215,34 @@ class JournalWriter:
             inherit(Event(0, 0, header.type, header.data, ZERO), self.path, self.state, None, unknown)
             if unknown:
                 raise InvalidEvent(unknown[0].message, type=header.type, key="parent", seq=0)
-            self._enqueued = Mark(0, -1, parent["sum"])
+            self._sum = parent["sum"]
         self._enqueue([header])
         if batch:
             self._enqueue(batch)
-        data = _bytes(self._open.lines)
+        first, self._commit.open = self._commit.open, Batch()
+        data = _bytes(first.lines)
         if self._fs.write(self._fd, data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._fs.sync(self._fd)
-        self._in_file = self._enqueued.offset
-        self._acknowledged = self._enqueued
-        self._open = _Batch(self._mutex)
+        self._in_file = self._end
+        self.advance(first)
 
     # ------------------------------------------------------------ what stands
 
     @property
     def head(self) -> Mark:
         """The newest acknowledged event: number, sum, and the offset behind it."""
-        return self._acknowledged
+        return Mark(self._durable, self._durable_seq, self._durable_sum)
 
     @property
     def next_seq(self) -> int:
         """The number that the next appended event gets."""
-        return self._enqueued.seq + 1
+        return self._seq + 1
 
     @property
     def poisoned(self) -> bool:
         """Does every further call raise?"""
-        return self._dead is not None
+        return self._commit.dead is not None
 
     # ------------------------------------------------------------ append
 
@@ -286,14 +253,16 @@ class JournalWriter:
         Raises InvalidEvent, JournalConflict (another number, or the file was changed by someone), JournalWriteError.
         """
         drafts = [self._prepared(event)]
-        with self._writable():
+        self._guard()
+        with self._commit.mutex:
             self._expect(expected_seq)
             return self._enqueue(drafts)[0]
 
     def append_batch(self, events: Iterable[Any], *, expected_seq: int | None = None) -> list[Event]:
         """Like ``append`` for several events that stand or fall together, also in a crash (``more`` counts down)."""
         drafts = [self._prepared(event) for event in events]
-        with self._writable():
+        self._guard()
+        with self._commit.mutex:
             self._expect(expected_seq)
             return self._enqueue(drafts)
 
@@ -311,19 +280,16 @@ class JournalWriter:
         check_shape(wanted)
         return wanted
 
-    def _writable(self) -> Lock:
-        """The mutex, for a call that may still be made. Raises what is to be told."""
+    def _guard(self) -> None:
+        """Raises what is to be told before anything else is done."""
         if not self.lock.held and not self._closed:
+            # A forked child: the mutex may be held by a thread that does not exist here.
             raise JournalLocked(
                 f"{self.path} is not open for writing in this process, which was forked or gave its lock up; "
                 "open it here",
                 path=self.path,
             )
-        if self._dead is not None:
-            raise self._dead
-        if self._owed and (error := self._owed.pop(_owner(), None)) is not None:
-            raise error
-        return self._mutex
+        self._commit.check()
 
     def _expect(self, seq: int | None) -> None:
         if seq is not None and seq != self.next_seq:
@@ -334,11 +300,10 @@ class JournalWriter:
             )
 
     def _enqueue(self, drafts: list[Draft]) -> list[Event]:
-        if self._dead is not None:
-            raise self._dead
+        if self._commit.dead is not None:
+            raise self._commit.dead
         state, ts = self.state, self._clock()
-        at = self._enqueued
-        offset, seq, sum_ = at.offset, at.seq, at.sum
+        offset, seq, sum_ = self._end, self._seq, self._sum
         lines: list[bytes] = []
         events: list[Event] = []
         more = len(drafts)
@@ -357,22 +322,15 @@ class JournalWriter:
             if events:
                 self._fold_again()
             raise
-        batch = self._open
-        batch.lines += lines
-        batch.events += events
-        batch.owners.add(_owner())
-        self._enqueued = Mark(offset, seq, sum_)
-        if self._committer is not None and not self._preview_due:
-            self._preview_due = True
-            self._requests.put(PREVIEW)
+        self._commit.add(lines, events)
+        self._end, self._seq, self._sum = offset, seq, sum_
         return events
 
     def _fold_again(self) -> None:
         """The fold without the events of a batch that was refused half way."""
-        state = self._refold(self._acknowledged.offset)
-        for batch in (self._flying, self._open):
-            for event in batch.events if batch is not None else ():
-                state.apply(event)
+        state = self._refold(self._durable)
+        for event in self._commit.enqueued():
+            state.apply(event)
         self.state = state
 
     # ------------------------------------------------------------ flush
@@ -382,95 +340,25 @@ class JournalWriter:
 
         Raises JournalWriteError or JournalConflict if any of it is not; it is then not in the journal at all.
         """
-        if (batch := self._newest()) is not None:
-            self._settle(batch)
-            self._tell(batch)
+        self._guard()
+        self._commit.flush()
 
     async def aflush(self) -> None:
         """``flush`` for asyncio: the loop goes on meanwhile. Cancelling the wait takes nothing back."""
-        import asyncio
-
-        batch = self._newest()
-        if batch is None:
-            return
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        with self._mutex:
-            if not batch.done:
-                batch.waiting.append((_mailbox(loop), future))
-                if not batch.requested:
-                    batch.requested = True
-                    self._request(batch)
-        if not batch.done:
-            await future
-        self._tell(batch)
+        self._guard()
+        await self._commit.aflush()
 
     def write_pending(self) -> None:
         """Write what is enqueued without syncing it, so that readers see live text; it is not acknowledged by this.
 
         What fails is told to those whose events were lost, at their next call.
         """
-        with self._mutex:
-            batch = self._open
-            if self._busy or self._dead is not None or not self.lock.held or batch.written == len(batch.lines):
-                return
-            self._busy = True
-            lines, batch.written = batch.lines[batch.written :], len(batch.lines)
-        self._store(batch, lines, sync=False)
+        if self.lock.held:
+            self._commit.write_pending()
 
-    def _newest(self) -> _Batch | None:
-        """The batch that holds the newest enqueued event, unless that is acknowledged. Raises what is to be told."""
-        with self._writable():
-            if self._dead is not None:
-                raise self._dead
-            batch = self._open if self._open.events else self._flying
-            if self._owed and (batch is None or _owner() not in batch.owners):
-                # Someone flushes for another whose events were lost meanwhile.
-                raise next(iter(self._owed.values()))
-            return batch
+    # ------------------------------------------------------------ the file, for the group commit
 
-    def _settle(self, batch: _Batch) -> None:
-        """Wait until ``batch`` is done, or write and sync it for all who wait."""
-        with self._mutex:
-            while not batch.done and self._busy:
-                try:
-                    batch.ready.wait()
-                except BaseException:
-                    self._open.ready.notify()
-                    raise
-            if batch.done:
-                return
-            self._busy = True
-            self._flying, self._open = batch, _Batch(self._mutex)
-        self._store(batch, batch.lines[batch.written :], sync=True)
-
-    def _tell(self, batch: _Batch) -> None:
-        if batch.error is not None:
-            self._owed.pop(_owner(), None)
-            raise batch.error
-
-    def _store(self, batch: _Batch, lines: list[bytes], *, sync: bool) -> None:
-        """The I/O of one batch, by the one thread that set ``_busy``; then everybody learns how it went."""
-        failure: JournalError | None = None
-        alive = True
-        try:
-            failure, alive = self._put(batch, lines, sync)
-        except BaseException:
-            failure, alive = self._lost(OSError(errno.EINTR, "the write was interrupted"), "write", batch), False
-            raise
-        finally:
-            with self._mutex:
-                self._busy = False
-                if failure is not None:
-                    self._failed(failure, alive)
-                elif sync:
-                    last = batch.events[-1]
-                    self._acknowledged = Mark(last.offset + last.length + 1, last.seq, last.sum)
-                    self._flying = None
-                    _finish(batch, None)
-                self._open.ready.notify()
-
-    def _put(self, batch: _Batch, lines: list[bytes], sync: bool) -> tuple[JournalError | None, bool]:
+    def store(self, batch: Batch, lines: list[bytes], sync: bool) -> tuple[JournalError | None, bool]:
         """Tail check, one write, one sync. Returns what went wrong, and whether the handle lives on."""
         doing = "look at"
         try:
@@ -480,16 +368,34 @@ class JournalWriter:
             doing = "write"
             if lines:
                 self._write(_bytes(lines))
+            doing = "sync"
+            if sync:
+                self._fs.sync(self._fd)
         except OSError as error:
-            if rollback.cut(self._fd, self._acknowledged.offset, self._fs):
+            if doing != "sync" and rollback.cut(self._fd, self._durable, self._fs):
                 return files.write_error(error, self.path, doing), True
             return self._lost(error, doing, batch), False
-        if sync:
-            try:
-                self._fs.sync(self._fd)
-            except OSError as error:
-                return self._lost(error, "sync", batch), False
         return None, True
+
+    def give_up(self, batch: Batch, error: BaseException) -> JournalError:
+        """``store`` was interrupted, nobody knows where."""
+        return self._lost(OSError(errno.EINTR, f"it was interrupted by {error.__class__.__name__}"), "write", batch)
+
+    def advance(self, batch: Batch) -> None:
+        """The batch is durable: it is the head now."""
+        last = batch.events[-1]
+        self._durable, self._durable_seq, self._durable_sum = last.offset + last.length + 1, last.seq, last.sum
+
+    def retreat(self, alive: bool) -> bool:
+        """Nothing beyond the head stands: go back to it, and fold again from the disk."""
+        self._in_file = self._durable
+        self._end, self._seq, self._sum = self._durable, self._durable_seq, self._durable_sum
+        if alive:
+            try:
+                self.state = self._refold(self._durable)
+            except (JournalError, OSError):
+                return False
+        return alive
 
     def _tail_check(self) -> JournalConflict | None:
         """Is the file at the path the one that is open, and as long as this writer left it? Raises OSError."""
@@ -510,8 +416,8 @@ class JournalWriter:
             f"{self.path} {what} while it was open for writing, so nothing more is written; "
             "find out what changed it, then open the session again",
             path=self.path,
-            offset=self._acknowledged.offset,
-            seq=self._acknowledged.seq,
+            offset=self._durable,
+            seq=self._durable_seq,
         )
 
     def _write(self, data: bytes) -> None:
@@ -523,54 +429,12 @@ class JournalWriter:
             raise OSError(errno.EIO, f"only {taken} of {len(data)} bytes were taken")
         self._in_file += taken
 
-    def _lost(self, error: OSError, doing: str, batch: _Batch) -> JournalWriteError:
+    def _lost(self, error: OSError, doing: str, batch: Batch) -> JournalWriteError:
         """Try once to cut what was not acknowledged; the handle is dead however that ends."""
-        length = self._acknowledged.offset
+        length = self._durable
         if not rollback.cut(self._fd, length, self._fs):
             rollback.remember(self._fd, self.path, length, _bytes(batch.lines))
         return files.write_error(error, self.path, doing, poisoned=True)
-
-    def _failed(self, error: JournalError, alive: bool) -> None:
-        """Nothing beyond the acknowledged event stands: tell everyone, and fold again from the disk."""
-        lost = [batch for batch in (self._flying, self._open) if batch is not None]
-        self._flying, self._open = None, _Batch(self._mutex)
-        self._in_file = self._acknowledged.offset
-        self._enqueued = self._acknowledged
-        if alive:
-            try:
-                self.state = self._refold(self._acknowledged.offset)
-            except (JournalError, OSError):
-                alive = False
-        if not alive:
-            self._dead = error
-        for batch in lost:
-            for owner in batch.owners:
-                self._owed[owner] = error
-            _finish(batch, error)
-
-    # ------------------------------------------------------------ the thread that commits for asyncio
-
-    def _request(self, batch: _Batch) -> None:
-        if self._committer is None:
-            self._committer = Thread(target=self._commit_for_loops, name=f"commit {self.session_dir.name}", daemon=True)
-            self._committer.start()
-        self._requests.put(batch)
-
-    def _commit_for_loops(self) -> None:
-        preview: float | None = None
-        while True:
-            try:
-                request = self._requests.get(timeout=None if preview is None else max(0.0, preview - time.monotonic()))
-            except Empty:
-                preview, self._preview_due = None, False
-                self.write_pending()
-                continue
-            if request is None:
-                return
-            if isinstance(request, float):
-                preview = time.monotonic() + request
-            else:
-                self._settle(request)
 
     # ------------------------------------------------------------ close
 
@@ -583,33 +447,27 @@ class JournalWriter:
             return
         self._closed = True
         if not self.lock.held:
-            # A forked child: the mutex may be held by a thread that does not exist here.
-            self._dead = self._shut()
+            self._commit.dead = self._shut()
             os.close(self._fd)
             return
-        with self._mutex:
-            batch = self._open if self._open.events else self._flying
         try:
-            if batch is not None and self._dead is None:
-                self._settle(batch)
-            if self._committer is not None:
-                self._requests.put(None)
-                self._committer.join()
-            if self._dead is None:
+            if self._commit.dead is None:
+                self._commit.finish()
+            if self._commit.dead is None:
                 self._snapshot()
         finally:
-            with self._mutex:
-                self._dead = self._dead or self._shut()
+            with self._commit.mutex:
+                self._commit.dead = self._commit.dead or self._shut()
                 os.close(self._fd)
             self.lock.release()
-        if (error := self._owed.pop(_owner(), None) or (batch and batch.error)) is not None:
+        if (error := self._commit.untold()) is not None:
             raise error
 
     def _shut(self) -> JournalError:
         return JournalError(f"{self.path} is closed; open the session again to write", path=self.path)
 
     def _snapshot(self) -> None:
-        head = self._acknowledged
+        head = self.head
         if self.path.name == JOURNAL and head.seq != self._snapshot_seq:
             from . import snapshot
 
@@ -645,7 +503,7 @@ def _folded(path: Path) -> tuple[State, Mark, int | None]:
     found = reading.scan
     verdict = verdict_of(accept([*found.findings, *reading.state.problems], found.accepted))
     if verdict in ("unsupported", "damaged", "unreadable") or found.head is None:
-        error = _REFUSED.get(verdict, JournalError)
+        error: type[JournalError] = _REFUSED.get(verdict, JournalError)
         raise error(f"{path} is {verdict} and cannot be written to; `maka journal inspect {path}` says why", path=path)
     if found.tail is not None:
         raise JournalError(
@@ -672,56 +530,3 @@ def draft(event: Any) -> Draft:
         kind = event.__class__.__name__
         raise InvalidEvent(f"a {kind} is no event: append a Draft or an instance of a payload class", type=kind)
     return draft_of(event)
-
-
-def _owner() -> object:
-    """Who appends or flushes: the running asyncio task, else the thread."""
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is not None and asyncio._get_running_loop() is not None:
-        task: object = asyncio.current_task()
-        if task is not None:
-            return task
-    return current_thread()
-
-
-class _Mailbox:
-    """What a loop is told by other threads: handed over many at a time, for all writers of the loop."""
-
-    def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
-        self._loop = weakref.ref(loop)
-        self._items: SimpleQueue[asyncio.Future[None]] = SimpleQueue()
-        self._due = False
-
-    def post(self, future: "asyncio.Future[None]") -> None:
-        self._items.put(future)
-        if not self._due:
-            self._due = True
-            loop = self._loop()
-            if loop is not None:
-                with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                    loop.call_soon_threadsafe(self._deliver)
-
-    def _deliver(self) -> None:
-        self._due = False
-        while not self._items.empty():
-            future = self._items.get()
-            if not future.done():
-                future.set_result(None)
-
-
-_mailboxes: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox]" = weakref.WeakKeyDictionary()
-
-
-def _mailbox(loop: "asyncio.AbstractEventLoop") -> _Mailbox:
-    box = _mailboxes.get(loop)
-    if box is None:
-        box = _mailboxes[loop] = _Mailbox(loop)
-    return box
-
-
-def _finish(batch: _Batch, error: JournalError | None) -> None:
-    batch.error = error
-    batch.done = True
-    batch.ready.notify_all()
-    for mailbox, future in batch.waiting:
-        mailbox.post(future)
