@@ -150,6 +150,8 @@ class State:
                 Finding("queued_messages", f"{len(waiting)} accepted messages wait in the queue", seq=first.seq)
             )
         for admission in self.admissions.waiting():
+            if self.turns.known(admission.turn_id):
+                continue  # it has run, and its opening was lost
             what = f"turn {admission.turn_id} was admitted and has not been run"
             found.append(Finding("admitted_without_run", what, seq=admission.seq))
         for handoff in self.continuations.pending():

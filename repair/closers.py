@@ -123,8 +123,7 @@ class _Planner:
         return bool(
             run_id
             and turn_id
-            and turn_id not in turns.open
-            and turn_id not in turns.closed
+            and not turns.known(turn_id)
             and run_id not in runs.closed
             and (run is None or (run.opened_seq is None and run.turn_id == turn_id))
         )
@@ -169,6 +168,8 @@ class _Planner:
             return False
         if admission.stop is None and admission.run is None and admission.kind == "root":
             return False
+        if self.state.turns.known(admission.turn_id):
+            return False  # it has run, and its opening was lost
         state = "stopped before it started" if admission.stop else "never started"
         self.found(
             "admission_unfinished",

@@ -96,7 +96,7 @@ def judge_message(admissions: Admissions, data: JsonObject) -> Problem | None:
             "admission_mismatch",
             f"turn {admission.turn_id} was admitted with message {message_id}, not with {data['message_id']}",
         )
-    if "content" in given and given["content"] != data["content"]:
+    if isinstance(given.get("content"), list) and given["content"] != data["content"]:
         return (
             "admission_mismatch",
             f"message {data['message_id']} is not what turn {admission.turn_id} was admitted with",

@@ -166,6 +166,10 @@ class Turns:
         """The open turn that a run belongs to."""
         return self._by_run.get(run_id)
 
+    def known(self, turn_id: str) -> bool:
+        """Is there such a turn in this journal, open or over (also where its opening was lost)?"""
+        return turn_id in self.open or self.closed.own(turn_id)
+
     def left_alone(self, turn: OpenTurn) -> bool:
         """Does a repair leave it open?"""
         return turn.rest is not None and turn.turn_id not in self.stops
