@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import attrs
 
@@ -218,7 +218,7 @@ class Dispatcher:
 async def _body(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
     """Runs a tool's body; whatever it raises is an outcome, except what is left of a cancelled one."""
     try:
-        output = await tool.execute(arguments, context)
+        output: object = await tool.execute(arguments, context)
     except LeftBehind:
         raise
     except ToolFailed as error:
@@ -226,10 +226,15 @@ async def _body(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> 
     except Exception as error:
         text = f"the tool failed: {type(error).__name__}: {error}"
         return ToolOutput([text_block(text)], "error", {"name": type(error).__name__, "code": "TOOL_FAILED"})
-    if not isinstance(output, ToolOutput):
-        text = f"the tool gave back {type(output).__name__}, not a ToolOutput; its effect may be there all the same"
+    if not _sound(output):
+        text = f"the tool gave back {type(output).__name__} instead of blocks; its effect may be there all the same"
         return ToolOutput([text_block(text)], "error", {"name": "ToolOutputError", "code": "TOOL_OUTPUT_INVALID"})
     return output
+
+
+def _sound(output: object) -> TypeGuard[ToolOutput]:
+    content: object = output.content if isinstance(output, ToolOutput) else None
+    return isinstance(content, list) and all(isinstance(block, dict) for block in content)
 
 
 def _outcome(body: "asyncio.Future[ToolOutput]") -> ToolOutput:

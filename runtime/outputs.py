@@ -61,7 +61,7 @@ def _cut(block: JsonObject, shown: str, why: str) -> JsonObject:
 
 def _part(block: JsonObject, limit: int) -> str | None:
     """The beginning and the end of a block's text, or None where the line can hold the block as it is."""
-    text = block.get("text") if isinstance(block, dict) else None
+    text = block.get("text")
     if not isinstance(text, str) or len(text) * 4 <= limit or "ref" in block:
         return None
     data = _encoded(text)

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from ..journal.events import Blocks, Draft, JsonObject
-from ..journal.wording import unknown_text
+from ..journal.wording import unknown_outcome
 from .assembly import Assembly
 
 ABORTED = {"name": "ToolAbortedError", "code": "TOOL_ABORTED_BEFORE_DISPATCH"}
@@ -101,5 +101,5 @@ def _unfinished(progress: Progress, call: Call) -> JsonObject:
     if not call.entered:
         text = "The call was cancelled before it ran; it had no effect."
         return progress.result(call, "cancelled", [{"kind": "text", "text": text}], ABORTED)
-    text = unknown_text(call.recovery)
+    text = unknown_outcome(call.recovery)
     return progress.result(call, "unknown", [{"kind": "text", "text": text}], UNKNOWN)

@@ -27,4 +27,5 @@ class RetryPolicy:
         asked = error.retry_after or 0.0
         if not error.retryable or attempt >= self.attempts or asked > self.patience:
             return None
-        return max(asked, min(self.longest, self.first * 2 ** (attempt - 1)) * random())
+        doubled = self.first * float(2 ** (attempt - 1))
+        return max(asked, min(self.longest, doubled) * random())

@@ -55,7 +55,8 @@ def descendants(root: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in table.items():
         children.setdefault(parent, []).append(pid)
-    found, queue = [], [root]
+    found: list[int] = []
+    queue = [root]
     while queue:
         below = children.get(queue.pop(), [])
         queue.extend(below)

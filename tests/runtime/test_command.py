@@ -177,7 +177,7 @@ def test_output_that_is_no_text(tmp_path: Path) -> None:
 
 
 def test_commands_side_by_side_do_not_end_each_other(tmp_path: Path) -> None:
-    async def main() -> list[ToolOutput]:
+    async def main() -> tuple[ToolOutput, ToolOutput]:
         tool = Command(grace=0.1)
         return await asyncio.gather(
             tool.execute({"command": "setsid sleep 60 & exit 0"}, context(tmp_path)),
