@@ -7,18 +7,19 @@ leaves whole events, and what a crash leaves of the batch is a torn tail.
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
-from ..journal import files, rollback
+from ..journal import files, rollback, snapshot
 from ..journal.errors import JournalConflict, JournalError, JournalLocked, SessionNotFound
 from ..journal.events import Event, JsonObject
 from ..journal.findings import Verdict
 from ..journal.lock import SessionLock, holder, is_locked
-from ..journal.reader import open_source, read, session_name
-from .plan import Diagnosis, RepairPlan, appended_json, judge, plan_repair
+from ..journal.reader import JOURNAL, open_source, read, session_name
+from .plan import Diagnosis, RepairPlan, appended_json, head_after, judge, plan_repair
 from .tail import SetAside, measure
 
 if TYPE_CHECKING:
@@ -158,10 +159,19 @@ def refuse_locked(directory: Path) -> None:
 def repair_locked(
     path: Path, *, salvage: bool = False, cause: str | None = None, logical: bool = True, disk: Disk = REAL_DISK
 ) -> tuple[Diagnosis, RepairPlan]:
-    """Diagnose, plan and apply; the caller holds the lock. Without ``logical`` only the tail is put in order."""
+    """Diagnose, plan and apply; the caller holds the lock. Without ``logical`` only the tail is put in order.
+
+    The diagnosis is of what was found; its state has then taken in what was appended.
+    """
     diagnosis, plan = prepare(path, salvage=salvage, cause=cause, logical=logical)
     if not plan.empty:
-        apply(plan, diagnosis.source, Path(os.path.realpath(path)), disk)
+        home = Path(os.path.realpath(path))
+        apply(plan, diagnosis.source, home, disk)
+        for event in plan.events:
+            diagnosis.state.apply(event)
+        if home.name == JOURNAL:
+            with suppress(OSError):
+                snapshot.write(home.parent, diagnosis.state, head_after(diagnosis, plan), plan.verdict_after)
     return diagnosis, plan
 
 
@@ -227,7 +237,7 @@ def _append(fd: int, batch: bytes, length: int, path: Path, disk: Disk) -> None:
     except OSError:
         # Also after a failed sync: what of the batch is on the disk is then not known, so none of it may be trusted.
         if not rollback.cut(fd, length, disk):
-            rollback.remember(fd, path, length)
+            rollback.remember(fd, path, length, batch)
         raise
 
 
@@ -246,7 +256,7 @@ def put_aside(copy: SetAside, source: "Source", directory: Path, disk: Disk) -> 
                 for piece in _pieces(source, copy):
                     view = memoryview(piece)
                     while view:
-                        view = view[disk.write(fd, view) :]
+                        view = view[disk.write(fd, bytes(view)) :]
                 disk.sync(fd)
             finally:
                 os.close(fd)

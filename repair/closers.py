@@ -12,12 +12,13 @@ import attrs
 
 from ..journal.events import Draft, JsonObject, RunHeader
 from ..journal.findings import Finding
+from ..journal.pairing import Call
 from ..journal.state import State
 from ..journal.views.admissions import Admission
 from ..journal.views.continuations import Claim
 from ..journal.views.interactions import Interaction
 from ..journal.views.problem import mapping, sequence, text_of
-from ..journal.views.turns import Call, OpenTurn, Stop
+from ..journal.views.turns import OpenTurn, Stop
 from ..journal.wording import not_started, unknown_outcome
 
 _UNKNOWN: Final = {"name": "ToolOutcomeUnknownError", "code": "TOOL_OUTCOME_UNKNOWN"}

@@ -108,39 +108,35 @@ class Session:
 
     def turns(self) -> list[JsonObject]:
         """``[{turn_id, turn, status, reason, run_ids, first_seq, last_seq, steps, calls}]``; none is ``running``."""
-        return self._rows["turns"]
+        return self._state.turn_rows()
 
     def runs(self) -> list[JsonObject]:
         """``[{run_id, turn_id, invocation_id, status, failure_class?}]``."""
-        return self._rows["runs"]
+        return self._state.run_rows()
 
     def continuations(self) -> list[JsonObject]:
         """``[{claim_id, purpose, state, source, target}]``."""
-        return self._rows["continuations"]
+        return self._state.continuation_rows()
 
     def handoffs(self) -> list[JsonObject]:
         """``[{handoff_id, run_id, turn_id, successor_run_id, claim_id, remaining_steps, state}]``."""
-        return self._rows["handoffs"]
+        return self._state.handoff_rows()
 
     def interactions(self) -> list[JsonObject]:
         """``[{interaction_id, kind, status, outcome?}]``."""
-        return self._rows["interactions"]
+        return self._state.interaction_rows()
 
     def queue(self) -> JsonObject:
         """``{steering: […], followup: […]}``."""
-        return self._rows["queue"]
+        return self._state.queue_rows()
 
     def plans(self) -> list[JsonObject]:
         """``[{proposal_id, revision, title, status, execution}]``."""
-        return self._rows["plans"]
+        return self._state.plan_rows()
 
     def usage(self) -> JsonObject:
         """The sums of the five token counts."""
-        return self._rows["usage"]
-
-    @cached_property
-    def _rows(self) -> dict[str, Any]:
-        return self._state.rows()
+        return self._state.usage_row()
 
     def history(self) -> "History":
         """The conversation, folded from the journal again (a fork's parents first), with the closers."""
@@ -176,7 +172,14 @@ class Session:
             "header": header,
             "writer": writer_of(self.path),
             "findings": [finding.to_json() for finding in self.findings],
-            **self._rows,
+            "turns": self.turns(),
+            "runs": self.runs(),
+            "continuations": self.continuations(),
+            "handoffs": self.handoffs(),
+            "interactions": self.interactions(),
+            "queue": self.queue(),
+            "plans": self.plans(),
+            "usage": self.usage(),
             "pending": appended_json(self.pending),
         }
         if events:
@@ -274,8 +277,6 @@ def open_session(
         if plan.refused is not None:
             kind = {"damaged": JournalDamaged, "unsupported": JournalUnsupported}.get(diagnosis.verdict, JournalError)
             raise kind(f"{path}: {plan.refused}", path=path)
-        for event in plan.events:
-            diagnosis.state.apply(event)
         head = head_after(diagnosis, plan)
     except BaseException:
         lock.release()

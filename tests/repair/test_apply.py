@@ -273,13 +273,13 @@ class Faulty(RealDisk):
         if self.count == self.at:
             raise self.error
 
-    def write(self, fd: int, data: Any) -> int:  # type: ignore[override]
+    def write(self, fd: int, data: Any) -> int:
         if self.count + 1 == self.at and self.bytes_taken:
             os.write(fd, bytes(data)[: self.bytes_taken])
         self._step("write")
         return os.write(fd, data)
 
-    def truncate(self, fd: int, length: int) -> None:  # type: ignore[override]
+    def truncate(self, fd: int, length: int) -> None:
         self._step("truncate")
         os.ftruncate(fd, length)
 
@@ -357,7 +357,7 @@ def test_an_error_at_any_operation_is_told_and_converges(tmp_path: Path, shape: 
 
 def test_a_short_write_is_rolled_back(tmp_path: Path) -> None:
     class Short(RealDisk):
-        def write(self, fd: int, data: bytes) -> int:  # type: ignore[override]
+        def write(self, fd: int, data: bytes) -> int:
             return os.write(fd, data[:40])
 
     builder = open_turn()
@@ -379,7 +379,7 @@ def test_a_file_that_changed_since_it_was_read_is_not_written(tmp_path: Path) ->
 
 def test_a_file_that_was_replaced_since_it_was_read_is_not_written(tmp_path: Path) -> None:
     class Replaced(RealDisk):
-        def stat(self, path: str) -> os.stat_result:  # type: ignore[override]
+        def stat(self, path: str) -> os.stat_result:
             return os.stat(os.path.dirname(path))
 
     path = open_turn().write(tmp_path)

@@ -518,7 +518,7 @@ def test_a_message_that_comes_too_late_is_a_notice() -> None:
 
 def test_claims_come_first_then_admissions_then_turns() -> None:
     builder, _ = claimed()
-    data = {"turn_id": "tA", "run_id": "rA", "message_id": "mA", "previous_root_turn_id": "t1"}
+    data: dict[str, Any] = {"turn_id": "tA", "run_id": "rA", "message_id": "mA", "previous_root_turn_id": "t1"}
     data |= {"execution": {"kind": "linked_child_initial"}, "input": {"content": TEXT}, "input_digest": "0" * 64}
     builder.add("turn/admitted", data)
     builder.turn = 2

@@ -71,7 +71,7 @@ def claim(builder: Builder, first: int, run: dict[str, Any], claim_id: str, turn
     segment = {"session_id": builder.session_id, **ids, "first_seq": first, "last_seq": seq, "sum": sum_}
     source = {**ids, "high_water": seq}
     target = {**run, "continuation": {"claim_id": claim_id, "boundary_digest": sum_, "source": source}}
-    data = {"claim_id": claim_id, "purpose": purpose, "turn": turn, "boundary": {"segments": [segment]}}
+    data: dict[str, Any] = {"claim_id": claim_id, "purpose": purpose, "turn": turn, "boundary": {"segments": [segment]}}
     data |= {"boundary_digest": sum_, "replay_digest": "0" * 64, "replay_through_seq": seq, "source": source}
     builder.add("continuation/claim", {**data, "target_run": target, "claimed_at": builder.ts})
     builder.add("run/created", {"run": target})
@@ -98,7 +98,7 @@ def handed_off(builder: Builder) -> None:
     builder.start("a long one")
     hash_ = "sha256:" + digest("")
     names = ("base_system_prompt_hash", "tool_catalog_hash", "tool_availability_hash", "base_provider_options_hash")
-    composition = {"schema": 1, "composer_id": "test", "composer_revision": "1", "source_revisions": []}
+    composition: dict[str, Any] = {"schema": 1, "composer_id": "test", "composer_revision": "1", "source_revisions": []}
     composition |= {**dict.fromkeys(names, hash_), "tool_names": ["tool"], "context_window": None}
     builder.add("run/composition", {"run_id": builder.ids["run_id"], "composition": composition})
     builder.step().says("half").end_step()
