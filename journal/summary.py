@@ -56,7 +56,7 @@ def _pack(item: Any) -> list[Any]:
     out = []
     for field in _fields(item.__class__):
         value = getattr(item, field.name)
-        if (part := field.metadata.get("of")) is not None:
+        if "of" in field.metadata:
             value = _each(value, field.metadata.get("in"), _pack)
         elif value.__class__ in _WRITE:
             value = _WRITE[value.__class__](value)

@@ -1,25 +1,46 @@
-"""What a model and a person are told in place of what a tool would have said. No I/O."""
+"""What is said in place of something that is not there: all that the journal itself ever tells a model. No I/O."""
 
-#: What a tool declared about running it twice → what that means for whoever thinks about it.
-_RECOVERY = {
-    "read_only": "it declares itself read_only, so running it again changes nothing",
-    "idempotent": "it declares itself idempotent, so running it again with the same arguments has the same effect",
-    "reconcile": "it declares that its outcome can be looked up (reconcile)",
-    "never": "it declares that it must never be retried automatically (never)",
+from typing import Final
+
+#: What a tool's declared recovery means for whoever thinks of calling it again.
+_RECOVERY: Final = {
+    "read_only": "The tool declares itself read_only: calling it again changes nothing.",
+    "idempotent": "The tool declares itself idempotent: calling twice with the same arguments does no more than once.",
+    "reconcile": "The tool declares reconcile: the outside state tells what came of the call.",
+    "never": "The tool declares never: it must not be called again before its outcome is known.",
 }
 
 
 def unknown_outcome(recovery: str | None) -> str:
-    """The text of a call that was recorded and then interrupted; ``recovery`` is what its tool declared."""
-    declared = _RECOVERY.get(recovery or "", f"it declares {recovery}" if recovery else "it declares nothing")
-    return (
-        "This tool call was recorded and then interrupted: no result was saved, and its outcome is unknown. It may have "
-        "taken effect in whole, in part, or not at all. Do not retry blindly. Retry only if the tool is read-only or "
-        "idempotent; otherwise check the outside state, or ask the user, first. "
-        f"About retries of this tool: {declared}."
+    """The result of a call that was dispatched and has none. ``recovery``: the word that the tool declared, if it did."""
+    declared = _RECOVERY.get(recovery or "") or (f"The tool declares {recovery}." if recovery else "")
+    text = (
+        "This call was recorded and then interrupted. No result was saved, so its outcome is unknown: the side effect "
+        "may have happened. Retry it only if it is read-only or idempotent; otherwise check the outside state or ask the "
+        "user first. Do not retry blindly."
     )
+    return f"{text} {declared}".rstrip()
 
 
 def not_started() -> str:
-    """The text of a call that was requested and never dispatched."""
-    return "This tool call was never started: the run was interrupted before it. It may be called again if still needed."
+    """The result of a call that was requested and never dispatched."""
+    return (
+        "This call was interrupted before it began: the tool never ran. It may be called again if it is still needed."
+    )
+
+
+def outcome_told(name: str, call_id: str, state: str) -> str:
+    """Said before an outcome that came after a model had read that it is unknown."""
+    what = "succeeded" if state == "ok" else "failed"
+    return f"The call {call_id} of tool {name}, whose outcome was unknown, has meanwhile turned out: it {what}."
+
+
+def result_without_request(name: str, call_id: str, state: str) -> str:
+    """Said before the result of a call that no message asked for."""
+    tool = f" of tool {name}" if name else ""
+    return f"The journal holds a result ({state}) of the call {call_id}{tool}, which no message requested:"
+
+
+def beginning_lost() -> str:
+    """Stands in place of the first user message where that one is lost."""
+    return "The beginning of this conversation is lost."

@@ -1,0 +1,447 @@
+"""The conversation: events folded to provider-neutral messages that are legal whatever the journal holds. No I/O.
+
+A turn is kept as items in the order of the journal: user texts, assistant messages with the results of their calls,
+and texts in place of what fits nowhere. Rendering walks the items turn by turn, in the order in which the turns were
+opened, so that what closes an older turn stands where that turn stands. What was rendered is kept until an event
+changes it: the messages of a long session cost no more than the copy of a list.
+"""
+
+from typing import Any, Final
+
+import attrs
+import orjson
+
+from . import wording
+from .events import Event, JsonObject
+from .pairing import Call, Pairing
+from .views.admissions import WITHOUT_MESSAGE
+from .views.problem import mapping, sequence, text_of, whole
+from .views.session import TOOL_BOUNDARY
+from .views.turns import Delta, projected_state
+
+#: Blocks that only the projection itself may place.
+_OURS: Final = ("tool_call", "tool_result")
+
+
+@attrs.define(slots=True, eq=False)
+class _Item:
+    """``role``: user, assistant, note or gap. ``calls`` are those of an assistant message, one for each of its blocks.
+
+    A ``note`` or ``gap`` is for people only. ``call`` is the dispatched call that a user text stands for. ``hidden``: a
+    continuation left it out of its replay.
+    """
+
+    role: str
+    seq: int
+    run_id: str
+    content: list[JsonObject]
+    calls: list[Call] = attrs.field(factory=list)
+    call: Call | None = None
+    hidden: bool = False
+    mark: str | None = None
+
+
+@attrs.define(slots=True, eq=False)
+class _Turn:
+    """A turn's items. ``results`` by call index: ``content, is_error, state`` and the event's seq.
+
+    ``given``: the input of the turn's admission, shown until its message is there.
+    """
+
+    turn_id: str
+    place: int
+    tool_boundary: bool
+    items: list[_Item] = attrs.field(factory=list)
+    pairing: Pairing = attrs.field(factory=Pairing)
+    results: dict[int, tuple[list[JsonObject], bool, str, int]] = attrs.field(factory=dict)
+    calls: int = 0
+    open: bool = True
+    given: tuple[int, JsonObject] | None = None
+    deltas: dict[str, Delta] = attrs.field(factory=dict)
+    messages: set[str] = attrs.field(factory=set)
+
+
+@attrs.define(slots=True, eq=False)
+class _Unknown:
+    """An unknown result. ``requests``: how many model requests there were when it was recorded."""
+
+    turn: _Turn
+    call: Call
+    requests: int
+
+
+class History:
+    """Fold events with ``apply`` (a fork's parents first), take ``messages()`` at any time."""
+
+    def __init__(self) -> None:
+        self._turns: list[_Turn] = []
+        self._by_id: dict[str, _Turn] = {}
+        self._by_run: dict[str, _Turn] = {}
+        self._admitted: dict[str, tuple[int, JsonObject]] = {}
+        self._unknown: dict[tuple[str, int], _Unknown] = {}
+        self._untold: list[_Item] = []
+        self._tool_boundary = False
+        self._requests = 0
+        # What is rendered: messages, and for each rendered turn how many there were before it and the last of them.
+        self._rendered: list[JsonObject] = []
+        self._before: list[tuple[int, JsonObject | None]] = []
+
+    def apply(self, event: Event) -> None:
+        """Fold one event. Never raises for an event that was read."""
+        handler = _HANDLERS.get(event.type)
+        if handler is not None:
+            handler(self, event)
+
+    # ------------------------------------------------------------ what is given out
+
+    def messages(self) -> list[JsonObject]:
+        """``[{"role": "user"|"assistant"|"tool", "content": [block, …]}]``; the list is the caller's, the messages are not.
+
+        Each assistant message with calls is directly followed by one tool message with exactly one
+        ``{"kind": "tool_result", "call_id", "content", "is_error", "state"}`` for each, in block order; no two
+        assistant messages stand in a row; the first message is the user's.
+        """
+        rendered = self._rendered
+        for turn in self._turns[len(self._before) :]:
+            self._before.append((len(rendered), rendered[-1] if rendered else None))
+            for role, content in _messages_of(turn):
+                if role == "assistant" and rendered and rendered[-1]["role"] == "assistant":
+                    content = rendered[-1]["content"] + content
+                    rendered[-1] = {"role": role, "content": content}
+                else:
+                    rendered.append({"role": role, "content": content})
+        out = list(rendered)
+        if out and out[0]["role"] != "user":
+            out.insert(0, {"role": "user", "content": [_text(wording.beginning_lost())]})
+        return out
+
+    def annotated(self) -> list[JsonObject]:
+        """What a person reads: ``[{"role", "seq", "turn_id", "content", "mark"?}]`` in the order of the conversation.
+
+        ``role`` is user, assistant, tool, note or gap; ``content`` holds blocks as in ``messages()``; ``mark`` says
+        what the provider history makes of it: ``hidden`` (left out), ``unanswered``, ``interrupted``, ``outcome``,
+        ``duplicate result`` (left out), ``without request``, ``from the admission``.
+        """
+        out: list[JsonObject] = []
+        for turn in self._turns:
+            if turn.given is not None:
+                out.append(_entry(turn, "user", turn.given[0], _given(turn.given[1]), "from the admission"))
+            for item in turn.items:
+                mark = "hidden" if item.hidden else item.mark
+                out.append(_entry(turn, item.role, item.seq, _item_content(turn, item), mark))
+                for call in item.calls:
+                    result = turn.results.get(call.index)
+                    seq = item.seq if result is None else result[3]
+                    mark = "hidden" if item.hidden else "unanswered" if result is None else None
+                    out.append(_entry(turn, "tool", seq, [_result(turn, call)], mark))
+        if self._turns:
+            out += [_entry(self._turns[-1], item.role, item.seq, item.content, item.mark) for item in self._untold]
+        return out
+
+    # ------------------------------------------------------------ where things go
+
+    def _forget(self, turn: _Turn) -> None:
+        """What was rendered of this turn, and of those behind it, is no longer right."""
+        if turn.place < len(self._before):
+            length, last = self._before[turn.place]
+            del self._before[turn.place :]
+            del self._rendered[length:]
+            if last is not None:
+                self._rendered[-1] = last
+
+    def _begin(self, turn_id: str) -> _Turn:
+        turn = _Turn(turn_id, len(self._turns), self._tool_boundary)
+        self._turns.append(turn)
+        self._by_id[turn_id] = turn
+        turn.given = self._admitted.pop(turn_id, None)
+        return turn
+
+    def _turn(self, data: JsonObject) -> _Turn:
+        """The turn that an event names, begun now if it is not there."""
+        turn = self._by_id.get(data["turn_id"])
+        if turn is None:
+            turn = self._begin(data["turn_id"])
+        self._by_run[data["run_id"]] = turn
+        self._forget(turn)
+        return turn
+
+    def _aside(self, role: str, event: Event, text: str, mark: str | None = None) -> None:
+        """Something for people, where the conversation has arrived."""
+        turn = self._turns[-1] if self._turns else self._begin("")
+        turn.items.append(_Item(role, event.seq, "", [_text(text)], mark=mark))
+
+    # ------------------------------------------------------------ the fold
+
+    def _header(self, event: Event) -> None:
+        """Line 0; what stands before it is the prefix of a fork."""
+        if event.seq == 0:
+            for turn in self._turns:
+                self._close(turn)
+            self._by_id.clear()
+            self._by_run.clear()
+            self._admitted.clear()
+            self._unknown.clear()
+            self._tool_boundary = event.data.get("tool_boundary") == TOOL_BOUNDARY
+
+    def _turn_start(self, event: Event) -> None:
+        turn = self._by_id.get(event.data["turn_id"]) or self._begin(event.data["turn_id"])
+        self._by_run[event.data["run_id"]] = turn
+
+    def _admission(self, event: Event) -> None:
+        data = event.data
+        kind = mapping(data["execution"]).get("kind")
+        if kind != WITHOUT_MESSAGE and data["turn_id"] not in self._by_id:
+            self._admitted.setdefault(data["turn_id"], (event.seq, data["input"]))
+
+    def _user(self, event: Event) -> None:
+        data = event.data
+        turn = self._turn(data)
+        if data["source"].get("kind") != "steering":
+            turn.given = None
+        turn.items += self._untold
+        for item in self._untold:
+            item.run_id = data["run_id"]
+        self._untold = []
+        turn.items.append(_Item("user", event.seq, data["run_id"], _given(data)))
+
+    def _step_start(self, event: Event) -> None:
+        turn = self._turn(event.data)
+        self._requests += 1
+        _settle_deltas(turn)
+
+    def _step_end(self, event: Event) -> None:
+        _settle_deltas(self._turn(event.data))
+
+    def _delta(self, event: Event) -> None:
+        data = event.data
+        turn = self._by_run.get(data["run_id"])
+        if turn is None or not turn.open or data["message_id"] in turn.messages:
+            return
+        delta = turn.deltas.get(data["message_id"])
+        if delta is None:
+            delta = turn.deltas[data["message_id"]] = Delta(data["message_id"], data["run_id"], data["step"], event.seq)
+        delta.pieces.append([data["index"], data["kind"], data["text"]])
+
+    def _assistant(self, event: Event) -> None:
+        data = event.data
+        turn = self._turn(data)
+        turn.messages.add(data["message_id"])
+        turn.deltas.pop(data["message_id"], None)
+        item = _Item("assistant", event.seq, data["run_id"], [])
+        for block in data["content"]:
+            if not _is_call(block):
+                item.content += _neutral([block])
+                continue
+            call = Call(turn.calls, block["call_id"], _name(block), data["step"], data["run_id"], event.seq)
+            turn.calls += 1
+            turn.pairing.request(call)
+            item.calls.append(call)
+            item.content.append(block)
+        item.mark = "interrupted" if data.get("interrupted") is True else None
+        turn.items.append(item)
+
+    def _call(self, event: Event) -> None:
+        data = event.data
+        turn = self._turn(data)
+        pairing = turn.pairing
+        call = pairing.requested_for(data["call_id"], data["step"])
+        requested = call is not None
+        if call is None:
+            call = Call(turn.calls, data["call_id"], data["name"], data["step"], data["run_id"])
+            turn.calls += 1
+            turn.items.append(_Item("user", event.seq, data["run_id"], [], call=call, mark="without request"))
+        call.call_seq, call.operation_id, call.recovery = event.seq, data["operation_id"], data["recovery"]
+        pairing.dispatch(call, requested)
+
+    def _result(self, event: Event) -> None:
+        data = event.data
+        turn = self._turn(data)
+        pairing = turn.pairing
+        operation = text_of(data.get("operation_id"))
+        call = pairing.find(data["call_id"], operation, data["step"])
+        content, state = _neutral(data["content"]), data["state"]
+        if call is not None:
+            pairing.answer(call, state)
+            turn.results[call.index] = (content, data["is_error"], state, event.seq)
+            if state == "unknown":
+                call_seq = call.call_seq or whole(data.get("call_seq")) or event.seq
+                self._unknown[turn.turn_id, call_seq] = _Unknown(turn, call, self._requests)
+        elif pairing.misfit(data["call_id"], operation) == "orphan_result":
+            said = [_text(wording.result_without_request("", data["call_id"], state)), *content]
+            turn.items.append(_Item("user", event.seq, data["run_id"], said, mark="without request"))
+        else:
+            turn.items.append(_Item("note", event.seq, data["run_id"], content, mark="duplicate result"))
+
+    def _outcome(self, event: Event) -> None:
+        data = event.data
+        unknown = self._unknown.pop((data["turn_id"], data["call_seq"]), None)
+        if unknown is None:
+            return
+        turn, call, content = unknown.turn, unknown.call, _neutral(data["content"])
+        if unknown.requests == self._requests:
+            turn.results[call.index] = (content, data["is_error"], data["state"], event.seq)
+            self._forget(turn)
+        else:
+            said = [_text(wording.outcome_told(call.name, call.call_id, data["state"])), *content]
+            self._untold.append(_Item("user", event.seq, data["run_id"], said, mark="outcome"))
+
+    def _turn_end(self, event: Event) -> None:
+        self._close(self._turn(event.data))
+
+    def _close(self, turn: _Turn) -> None:
+        if turn.open:
+            _settle_deltas(turn)
+            turn.open = False
+            self._forget(turn)
+
+    def _claim(self, event: Event) -> None:
+        """From here on the history hides what the source holds behind the last event that is replayed."""
+        data = event.data
+        through = data["replay_through_seq"]
+        runs = {mapping(segment).get("run_id") for segment in sequence(data["boundary"].get("segments"))}
+        runs.add(data["source"].get("run_id"))
+        for turn in {id(turn): turn for run in runs if (turn := self._by_run.get(_key(run))) is not None}.values():
+            for item in turn.items:
+                if item.seq > through and item.run_id in runs:
+                    item.hidden = True
+            self._forget(turn)
+
+    def _note(self, event: Event) -> None:
+        data = event.data
+        said = [part for key in ("kind", "source", "text") if (part := text_of(data.get(key))) is not None]
+        self._aside("note", event, ": ".join(said))
+
+    def _gap(self, event: Event) -> None:
+        spans, missing = event.data["spans"], event.data["missing"]
+        lengths = [whole(mapping(span).get("length")) or 0 for span in spans]
+        lost = sum(max(0, end - start + 1) for start, end in map(_range, missing))
+        self._aside("gap", event, f"{len(spans)} damaged stretches ({sum(lengths)} bytes), {lost} events missing")
+
+
+def _key(value: Any) -> str:
+    return value if value.__class__ is str else ""
+
+
+def _range(value: Any) -> tuple[int, int]:
+    numbers = [whole(number) for number in sequence(value)]
+    start, end = numbers if len(numbers) == 2 else (None, None)
+    return (0, -1) if start is None or end is None else (start, end)
+
+
+def _name(block: JsonObject) -> str:
+    return text_of(block.get("name")) or ""
+
+
+def _is_call(block: Any) -> bool:
+    return block.__class__ is dict and block.get("kind") == "tool_call" and block.get("call_id").__class__ is str
+
+
+def _settle_deltas(turn: _Turn) -> None:
+    """Live text whose message never came is all that there is of it."""
+    for delta in turn.deltas.values():
+        content = [block for block in delta.blocks() if block["text"] and block["kind"] in ("text", "thinking")]
+        if content:
+            turn.items.append(_Item("assistant", delta.seq, delta.run_id, content, mark="interrupted"))
+    turn.deltas.clear()
+
+
+def _text(text: str) -> JsonObject:
+    return {"kind": "text", "text": text}
+
+
+def _neutral(blocks: list[Any]) -> list[JsonObject]:
+    """Blocks that may stand anywhere: no calls and results, nothing that is no block, no empty text."""
+    out: list[JsonObject] = []
+    for block in blocks:
+        if block.__class__ is dict and (kind := block.get("kind")).__class__ is str and kind not in _OURS:
+            if kind != "text" or block.get("text") or "ref" in block:
+                out.append(block)
+        elif block.__class__ is str:
+            out += [_text(block)] if block else []
+        else:
+            out.append(_text(orjson.dumps(block).decode()))
+    return out
+
+
+def _given(message: JsonObject) -> list[JsonObject]:
+    """A user's content, behind what they quoted and before what they attached."""
+    quotes = [mapping(quote).get("text") for quote in sequence(message.get("quotes"))]
+    quoted = [_text("> " + text.replace("\n", "\n> ")) for text in quotes if text.__class__ is str and text]
+    attached = [
+        {
+            "kind": _media(part["media_type"]),
+            **{key: part[key] for key in ("name", "media_type", "ref", "bytes") if key in part},
+        }
+        for part in sequence(message.get("attachments"))
+        if part.__class__ is dict and text_of(part.get("media_type")) and text_of(part.get("ref"))
+    ]
+    return [*quoted, *_neutral(sequence(message.get("content"))), *attached]
+
+
+def _media(media_type: str) -> str:
+    return "image" if media_type.startswith("image/") else "file"
+
+
+# ---------------------------------------------------------------- rendering
+
+
+def _messages_of(turn: _Turn) -> list[tuple[str, list[JsonObject]]]:
+    out: list[tuple[str, list[JsonObject]]] = []
+    if turn.given is not None and (content := _given(turn.given[1])):
+        out.append(("user", content))
+    for item in turn.items:
+        if item.hidden or item.role in ("note", "gap"):
+            continue
+        content = _item_content(turn, item)
+        if content:
+            out.append((item.role, content))
+        if item.calls:
+            out.append(("tool", [_result(turn, call) for call in item.calls]))
+    return out
+
+
+def _item_content(turn: _Turn, item: _Item) -> list[JsonObject]:
+    """An item's blocks; of a dispatched call that no message asked for, what came of it."""
+    if item.call is None:
+        return item.content
+    shown = _result(turn, item.call)
+    head = wording.result_without_request(item.call.name, item.call.call_id, shown["state"])
+    content: list[JsonObject] = shown["content"]
+    return [_text(head), *content]
+
+
+def _result(turn: _Turn, call: Call) -> JsonObject:
+    result = turn.results.get(call.index)
+    if result is not None:
+        content, is_error, state, _ = result
+    else:
+        state, is_error = projected_state(call, turn.tool_boundary), True
+        content = [_text(wording.not_started() if state == "not_started" else wording.unknown_outcome(call.recovery))]
+    return {"kind": "tool_result", "call_id": call.call_id, "content": content, "is_error": is_error, "state": state}
+
+
+def _entry(turn: _Turn, role: str, seq: int, content: list[JsonObject], mark: str | None) -> JsonObject:
+    entry: JsonObject = {"role": role, "seq": seq, "turn_id": turn.turn_id, "content": content}
+    if mark is not None:
+        entry["mark"] = mark
+    return entry
+
+
+_HANDLERS: Final = {
+    "session/header": History._header,
+    "session/note": History._note,
+    "turn/start": History._turn_start,
+    "turn/admitted": History._admission,
+    "user/message": History._user,
+    "step/start": History._step_start,
+    "assistant/delta": History._delta,
+    "assistant/message": History._assistant,
+    "tool/call": History._call,
+    "tool/result": History._result,
+    "tool/outcome": History._outcome,
+    "step/end": History._step_end,
+    "turn/end": History._turn_end,
+    "continuation/claim": History._claim,
+    "continuation/start": History._turn_start,
+    "journal/gap": History._gap,
+}
