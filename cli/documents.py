@@ -5,7 +5,7 @@ A journal that cannot even be opened still gets its document, with the verdict `
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import attrs
 
@@ -16,17 +16,6 @@ from ..journal.scan import Consumer, ScanResult, scan
 from . import exits
 
 Doc = dict[str, Any]
-
-_NOTHING_READ: Final[Doc] = {
-    "format": None,
-    "verdict": "unreadable",
-    "events": 0,
-    "bytes": 0,
-    "head": None,
-    "header": None,
-    "writer": None,
-}
-_NO_ROWS: Final = ("turns", "runs", "continuations", "handoffs", "interactions")
 
 
 @attrs.frozen
@@ -40,40 +29,32 @@ class Answer:
 
 def inspection(target: str, root: str | None, events: bool) -> Answer:
     """Of `inspect`. Raises SessionNotFound."""
-    doc = _inspected(resolve(target, root), events)
+    from ..repair.session import survey
+
+    doc = survey(target, root).to_json(events=events)
     return Answer(doc, exits.OF_VERDICT[doc["verdict"]])
 
 
-def _inspected(path: Path, events: bool) -> Doc:
-    from ..repair.session import inspect
+def conversation(target: str, root: str | None, *, for_people: bool) -> Answer:
+    """Of `show`: the provider history, or for people everything that was said and done. Raises SessionNotFound."""
+    from ..repair.session import survey
 
-    try:
-        return inspect(path).to_json(events=events)
-    except SessionNotFound:
-        raise
-    except (JournalError, OSError) as error:
-        return {
-            **_identity(path, None),
-            **_NOTHING_READ,
-            "findings": [_unreadable(error).to_json()],
-            **{key: [] for key in _NO_ROWS},
-            "queue": {"steering": [], "followup": []},
-            "plans": [],
-            "usage": {},
-            "pending": [],
-            **({"event_list": []} if events else {}),
-        }
+    session = survey(target, root)
+    refusal = first_refusal(session.findings)
+    doc: Doc = {"messages": session.messages()} if not for_people else {"entries": session.history().annotated()}
+    return Answer(doc, exits.OF_READING[session.verdict], refusal)
 
 
 def repair(target: str, root: str | None, *, dry_run: bool, salvage: bool) -> Answer:
     """Of `repair`. Raises SessionNotFound and JournalWriteError."""
     from ..repair.apply import repair as apply
+    from ..repair.session import survey
 
     path = resolve(target, root)
     try:
         report = apply(path, dry_run=dry_run, salvage=salvage)
     except JournalLocked as error:
-        return Answer(_not_begun(path, dry_run, _inspected(path, False)["verdict"]), exits.LOCKED, str(error))
+        return Answer(_not_begun(path, dry_run, survey(path).verdict), exits.LOCKED, str(error))
     except (SessionNotFound, JournalWriteError, JournalConflict):
         raise
     except JournalError as error:

@@ -8,6 +8,7 @@ import typer
 from . import exits
 from .completion import session_ids
 from .console import Console
+from .parsing import Command, Group
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from .documents import Answer
     from .text import Painter
 
-journal = typer.Typer(rich_markup_mode=None)
+journal = typer.Typer(cls=Group, rich_markup_mode=None)
 
 #: Seconds between two looks at a journal that is followed.
 _PAUSE = 0.2
@@ -45,7 +46,7 @@ def _journal(context: typer.Context) -> int:
     return help_of(context)
 
 
-@journal.command()
+@journal.command(cls=Command)
 def inspect(
     context: typer.Context,
     target: Target,
@@ -65,7 +66,7 @@ def inspect(
     return _give(console, answer, None if as_json else render.inspection)
 
 
-@journal.command()
+@journal.command(cls=Command)
 def repair(
     context: typer.Context,
     target: Target,
@@ -89,7 +90,7 @@ def repair(
     return _give(console, answer, None if as_json else render.repair)
 
 
-@journal.command()
+@journal.command(cls=Command)
 def verify(
     context: typer.Context,
     target: Target,
@@ -112,7 +113,7 @@ def verify(
     return _give(console, answer, None if as_json else render.verification)
 
 
-@journal.command(name="list")
+@journal.command(name="list", cls=Command)
 def list_(context: typer.Context, as_json: Json = False, root: Root = None) -> int:
     """List the sessions of a root; damaged ones too."""
     from . import documents, render
@@ -129,7 +130,7 @@ def list_(context: typer.Context, as_json: Json = False, root: Root = None) -> i
     return exits.DONE
 
 
-@journal.command()
+@journal.command(cls=Command)
 def tail(
     context: typer.Context,
     target: Target,
@@ -167,7 +168,7 @@ def tail(
     return exits.DONE
 
 
-@journal.command()
+@journal.command(cls=Command)
 def show(context: typer.Context, target: Target, as_json: Json = False, root: Root = None) -> int:
     """Print the conversation as a person reads it: who said what, calls and what came of them, gaps.
 

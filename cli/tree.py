@@ -9,8 +9,9 @@ from typer.main import get_command
 from . import exits
 from .console import Console
 from .journal import journal
+from .parsing import Command, Group
 
-root = typer.Typer(name="maka", rich_markup_mode=None, pretty_exceptions_enable=False)
+root = typer.Typer(name="maka", cls=Group, rich_markup_mode=None, pretty_exceptions_enable=False)
 root.add_typer(journal, name="journal")
 
 
@@ -37,7 +38,7 @@ def _root(
     return help_of(context)
 
 
-@root.command()
+@root.command(cls=Command)
 def demo(context: typer.Context) -> int:
     """Kill an agent in the middle of a tool call, then inspect, repair and read what is left of its session."""
     from .demo import play

@@ -1,0 +1,35 @@
+"""Commands whose texts and flags are taken as they stand on the command line, without a conversion."""
+
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+
+class _AsGiven:
+    """In place of the parser's conversion, where there is nothing to convert."""
+
+    def coerce(self, value: Any, **_: Any) -> Any:
+        return value
+
+
+def _as_given(parameters: list[Any]) -> list[Any]:
+    """Keep the parser from loading its validation library for parameters that need none.
+
+    That library takes longer to load than everything else together. In versions of the parser that do without it the
+    attribute is missing, and nothing is done here.
+    """
+    for parameter in parameters:
+        annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+        if annotation in (str, bool) and hasattr(parameter, "_runtime_param"):
+            parameter._runtime_param = _AsGiven()
+    return parameters
+
+
+class Command(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _as_given(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _as_given(super().get_params(ctx))
