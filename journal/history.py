@@ -21,6 +21,7 @@ from .views.turns import Delta, projected_state
 
 #: Blocks that only the projection itself may place.
 _OURS: Final = ("tool_call", "tool_result")
+_ATTACHED: Final = ("name", "media_type", "ref", "bytes")
 
 
 @attrs.define(slots=True, eq=False)
@@ -368,10 +369,7 @@ def _given(message: JsonObject) -> list[JsonObject]:
     quotes = [mapping(quote).get("text") for quote in sequence(message.get("quotes"))]
     quoted = [_text("> " + text.replace("\n", "\n> ")) for text in quotes if text.__class__ is str and text]
     attached = [
-        {
-            "kind": _media(part["media_type"]),
-            **{key: part[key] for key in ("name", "media_type", "ref", "bytes") if key in part},
-        }
+        {"kind": _media(part["media_type"]), **{key: part[key] for key in _ATTACHED if key in part}}
         for part in sequence(message.get("attachments"))
         if part.__class__ is dict and text_of(part.get("media_type")) and text_of(part.get("ref"))
     ]

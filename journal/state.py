@@ -164,20 +164,31 @@ class State:
             found.append(Finding("active_plan", what, seq=plan.seq))
         return found
 
-    def rows(self) -> JsonObject:
-        """The read models as ``inspect`` shows them: turns, runs, continuations, handoffs, interactions, queue, plans,
-        usage. Each view's ``rows`` tells the shape of its own.
-        """
-        return {
-            "turns": turns.rows(self.turns),
-            "runs": runs.rows(self.runs, {item.run_id for item in self.interactions.pending.values()}),
-            "continuations": continuations.rows(self.continuations, self.runs, self.turns),
-            "handoffs": continuations.handoff_rows(self.continuations),
-            "interactions": interactions.rows(self.interactions),
-            "queue": queue.rows(self.queue, self.turns.open),
-            "plans": plans.rows(self.plans),
-            "usage": usage.row(self.usage),
-        }
+    # The read models as ``inspect`` shows them; the shapes are those of the views' ``rows``.
+
+    def turn_rows(self) -> list[JsonObject]:
+        return turns.rows(self.turns)
+
+    def run_rows(self) -> list[JsonObject]:
+        return runs.rows(self.runs, {item.run_id for item in self.interactions.pending.values()})
+
+    def continuation_rows(self) -> list[JsonObject]:
+        return continuations.rows(self.continuations, self.runs, self.turns)
+
+    def handoff_rows(self) -> list[JsonObject]:
+        return continuations.handoff_rows(self.continuations)
+
+    def interaction_rows(self) -> list[JsonObject]:
+        return interactions.rows(self.interactions)
+
+    def queue_rows(self) -> dict[str, list[JsonObject]]:
+        return queue.rows(self.queue, self.turns.open)
+
+    def plan_rows(self) -> list[JsonObject]:
+        return plans.rows(self.plans)
+
+    def usage_row(self) -> dict[str, int]:
+        return usage.row(self.usage)
 
     def execution_row(self, turn_id: str) -> JsonObject | None:
         """A turn's logical execution: ``{turn_id, root_run_id, chain, tip, pending_handoff}``; None: no such turn."""

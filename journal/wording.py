@@ -5,7 +5,7 @@ from typing import Final
 #: What a tool's declared recovery means for whoever thinks of calling it again.
 _RECOVERY: Final = {
     "read_only": "The tool declares itself read_only: calling it again changes nothing.",
-    "idempotent": "The tool declares itself idempotent: calling twice with the same arguments does no more than once.",
+    "idempotent": "The tool declares itself idempotent: a second call with the same arguments adds nothing.",
     "reconcile": "The tool declares reconcile: the outside state tells what came of the call.",
     "never": "The tool declares never: it must not be called again before its outcome is known.",
 }
@@ -16,8 +16,8 @@ def unknown_outcome(recovery: str | None) -> str:
     declared = _RECOVERY.get(recovery or "") or (f"The tool declares {recovery}." if recovery else "")
     text = (
         "This call was recorded and then interrupted. No result was saved, so its outcome is unknown: the side effect "
-        "may have happened. Retry it only if it is read-only or idempotent; otherwise check the outside state or ask the "
-        "user first. Do not retry blindly."
+        "may have happened. Retry it only if it is read-only or idempotent; otherwise check the outside state or ask "
+        "the user first. Do not retry blindly."
     )
     return f"{text} {declared}".rstrip()
 
