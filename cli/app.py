@@ -44,5 +44,6 @@ def _explain(error: Exception, console: "Console", debug: bool) -> int:
         for row in "".join(traceback.format_exception(error)).splitlines():
             console.say(row, "dim")
     failure = failure_of(error)
-    console.say(f"maka: {failure.sentence}", "red")
+    if failure.sentence is not None:
+        console.say(f"maka: {failure.sentence}", "red")
     return failure.code

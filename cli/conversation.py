@@ -11,7 +11,7 @@ Lines = list[str]
 _ARGUMENTS: Final = 100
 _RESULT_LINES: Final = 12
 
-_ROLE_STYLE: Final = {"user": "green", "assistant": "blue", "tool": "magenta"}
+_ROLE_STYLE: Final = {"user": "green", "assistant": "blue", "tool": "magenta", "note": "dim", "gap": "alarm"}
 _STATE_STYLE: Final = {
     "ok": "green",
     "error": "red",
@@ -21,16 +21,50 @@ _STATE_STYLE: Final = {
 }
 
 
+#: What the provider history makes of an entry -> what a person is told about it.
+_MARKS: Final = {
+    "hidden": "a model does not see this",
+    "unanswered": "no result was journalled; a model is told so",
+    "interrupted": "interrupted",
+    "outcome": "what became known later",
+    "duplicate result": "a second result of one call; a model does not see it",
+    "without request": "a result that no call asked for; a model reads it as text",
+    "from the admission": "restored from the admission",
+}
+
+
+def render(doc: Mapping[str, Any], paint: Painter) -> Lines:
+    """The answer of `show`: entries `{role, seq, turn_id, content, mark?}` in the order of the conversation."""
+    out: Lines = []
+    turn: object = None
+    entries = doc.get("entries")
+    for entry in entries if isinstance(entries, list) else []:
+        if entry.get("turn_id") != turn:
+            turn = entry.get("turn_id")
+            out += ["", paint(f"── turn {line(turn, 60)} ", "dim")] if turn else []
+        out += _said(entry.get("role"), entry.get("content"), paint, seq=entry.get("seq"), mark=entry.get("mark"))
+    return out[1:]
+
+
 def messages(history: Iterable[Mapping[str, Any]], paint: Painter) -> Lines:
     """Provider history, message by message."""
     out: Lines = []
     for message in history:
-        role = line(message.get("role"), 20)
-        out += ["", paint(role, _ROLE_STYLE.get(role, "bold"))]
-        content = message.get("content")
-        for block in content if isinstance(content, list) else []:
-            out += _indented(_block(block, paint))
+        out += _said(message.get("role"), message.get("content"), paint)
     return out[1:]
+
+
+def _said(role: object, content: object, paint: Painter, *, seq: object = None, mark: object = None) -> Lines:
+    name = line(role, 20)
+    title = paint(name, _ROLE_STYLE.get(name, "bold"))
+    if seq is not None:
+        title += paint(f"  {line(seq, 20)}", "dim")
+    if mark is not None:
+        title += paint(f"  [{_MARKS.get(str(mark)) or line(mark, 60)}]", "yellow")
+    out = ["", title]
+    for block in content if isinstance(content, list) else []:
+        out += _indented(_block(block, paint))
+    return out
 
 
 def _block(block: Any, paint: Painter) -> Lines:

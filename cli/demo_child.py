@@ -5,6 +5,7 @@ Usage: python -m maka.cli.demo_child ROOT WORKPLACE. The model is scripted, the 
 """
 
 import asyncio
+import itertools
 import sys
 from pathlib import Path
 
@@ -20,6 +21,14 @@ SESSION = "demo"
 REQUEST = "Please order 40 chairs for the new office."
 #: The marker appears whole or not at all, so that nobody reads half a number.
 COMMAND = "echo 'order 4711: 40 chairs' >> orders.txt && echo $$ > part && mv part sent && exec sleep 600"
+
+
+_numbers = itertools.count(1)
+
+
+def new_id() -> str:
+    """Ids that are easy to read, for a session that nobody keeps."""
+    return f"id-{next(_numbers)}"
 
 
 async def turn(root: Path, workplace: Path) -> None:
@@ -43,8 +52,9 @@ async def turn(root: Path, workplace: Path) -> None:
             model=model,
             session_dir=store.directory(SESSION),
             tools=[Command(limit=600.0)],
+            new_id=new_id,
         )
-        await loop.run_turn(REQUEST)
+        await loop.run_turn(REQUEST, turn_id="turn-1", run_id="run-1")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ _CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
 @attrs.frozen
 class Failure:
     code: int
-    sentence: str
+    sentence: str | None
 
 
 def failure_of(error: Exception) -> Failure:
@@ -33,7 +33,7 @@ def failure_of(error: Exception) -> Failure:
     if callable(format_message):
         return Failure(getattr(error, "exit_code", exits.USAGE), _usage(str(format_message()), error))
     if type(error).__name__ == "Abort":
-        return Failure(exits.INTERRUPTED, "interrupted")
+        return Failure(exits.INTERRUPTED, None)
     for cls, code in _CODES:
         if isinstance(error, cls):
             return Failure(code, _system(error) if isinstance(error, OSError) else str(error))

@@ -79,7 +79,9 @@ def inspection(doc: Doc, paint: Painter) -> Lines:
     ]
     out += _section("queue", waiting, ["kind", "message", "turn", "seq"], paint, {3})
     usage = [
-        [line(key).replace("_", " "), f"{value:,}"] for key, value in _object(doc.get("usage")).items() if _int(value)
+        [line(key).replace("_", " "), f"{value:,}"]
+        for key, value in _object(doc.get("usage")).items()
+        if _int(value) and value
     ]
     out += _section("usage", usage, None, paint, {1})
     out += _section("a repair would append", [_planned(event) for event in _rows(doc, "pending")], None, paint, {0})
