@@ -179,17 +179,17 @@ async def _settled(reporter: _Collector) -> None:
 
 
 def _read(result: _Report, answer: bytes) -> None:
-    *first, last = answer.splitlines() or [b""]
-    try:
-        told = json.loads(last)
-        result.status, result.error = told["status"], told.get("error")
-    except (ValueError, TypeError):
-        # Killed before its last word. The command's own group is known, what left it is not.
-        result.lost = True
-        with contextlib.suppress(OSError, ValueError):
-            os.killpg(int(first[0] if first else last), signal.SIGKILL)
+    said = [json.loads(line) for line in answer.splitlines(keepends=True) if line.endswith(b"\n")]
+    result.error = next((word for word in said if isinstance(word, str)), None)
+    last = said[-1] if said else None
+    if isinstance(last, dict):
+        result.status, result.ended, result.survivors = last["status"], last["ended"], last["survivors"]
         return
-    result.ended, result.survivors = told["ended"], told["survivors"]
+    # Killed before its last word. The command's own group is known, what left it is not.
+    result.lost = True
+    if said:
+        with contextlib.suppress(OSError):
+            os.killpg(said[0], signal.SIGKILL)
 
 
 async def _content(output: Any, report: _Report, context: ToolContext) -> list[JsonObject]:

@@ -2,9 +2,9 @@
 
 Started by path with ``python -I -S``, in a session of its own: ``supervise.py CONTROL_FD REPORT_FD GRACE COMMAND…``.
 The command's end, or the end of what CONTROL_FD can give (the starter closed it or died), ends everything: first
-politely, after GRACE seconds by SIGKILL. REPORT_FD gets two JSON lines: the command's pid, which is its process
-group too, then ``{"status", "error"?, "ended", "survivors":[pid]}``: ``status`` as ``os.waitstatus_to_exitcode`` gives
-it, or null where the starter asked for the end.
+politely, after GRACE seconds by SIGKILL. REPORT_FD gets a JSON line each: the command's pid, which is its process
+group too, before it runs; a text, where it cannot run; and ``{"status", "ended", "survivors":[pid]}``, ``status`` as
+``os.waitstatus_to_exitcode`` gives it, or null where the starter asked for the end.
 
 It is a process between the two because on Linux a process that leaves its group and session and loses its parent is
 handed to the nearest subreaper: whatever ends up under this one came of this command and of no other.
@@ -126,33 +126,41 @@ def main(argv: list[str]) -> None:
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    answer: dict[str, object] = {"status": None, "ended": 0, "survivors": []}
-    try:
-        child = os.posix_spawnp(
-            command[0], command, os.environ, setsid=True, setsigdef=[signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ]
-        )
-    except OSError as error:
-        answer["error"] = f"{command[0]}: {error.strerror}"
-    else:
-        os.write(report, b"%d\n" % child)
-        for fd in (0, 1, 2):
-            with contextlib.suppress(OSError):
-                os.close(fd)
-        while True:
-            status = reap(child)
-            if status is not None:
-                answer["status"] = status
-                break
-            ready, _, _ = select.select([control, wake_read], [], [])
-            if control in ready:
-                break
-            with contextlib.suppress(OSError):
-                os.read(wake_read, 4096)
-        seen, survivors = end(child, grace)
-        if answer["status"] is not None:
-            seen.discard(child)
-        answer["ended"], answer["survivors"] = len(seen - set(survivors)), survivors
+    child = os.fork()
+    if child == 0:
+        become(command, report)
+    for fd in (0, 1, 2):
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    status = None
+    while status is None:
+        # The signal writes into the pipe, so an end that comes before this call is not missed.
+        ready, _, _ = select.select([control, wake_read], [], [])
+        if control in ready:
+            break
+        if wake_read in ready:
+            os.read(wake_read, 4096)
+        status = reap(child)
+    seen, survivors = end(child, grace)
+    if status is not None:
+        seen.discard(child)
+    answer = {"status": status, "ended": len(seen - set(survivors)), "survivors": survivors}
     os.write(report, json.dumps(answer).encode() + b"\n")
+
+
+def become(command: list[str], report: int) -> None:
+    """Turns this forked process into the command, in a session of its own. Never returns."""
+    os.setsid()
+    # Before the command runs: whoever starts this learns its group even if the command's first act is to kill this.
+    os.write(report, b"%d\n" % os.getpid())
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(report, json.dumps(f"{command[0]}: {error.strerror}").encode() + b"\n")
+    finally:
+        os._exit(127)
 
 
 if __name__ == "__main__":
