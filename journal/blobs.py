@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from . import files
 from .errors import JournalError
@@ -85,6 +85,15 @@ def put(session_dir: str | os.PathLike[str], data: bytes) -> str:
     except OSError as error:
         raise files.write_error(error, path, "write") from None
     return f"sha256:{digest}"
+
+
+def put_file(session_dir: str | os.PathLike[str], file: BinaryIO) -> str:
+    """Store the whole of an open file, in bounded memory, and return its name. Raises JournalWriteError, OSError."""
+    file.seek(0)
+    with BlobWriter(session_dir) as blob:
+        while chunk := file.read(_CHUNK):
+            blob.write(chunk)
+        return blob.commit()
 
 
 def get(session_dir: str | os.PathLike[str], ref: str) -> bytes:

@@ -250,6 +250,8 @@ class GroupCommit:
         for batch in lost:
             for owner in batch.owners:
                 self._owed[owner] = error
+            # The error's traceback leads to the batch, and must not keep those alive who are gone.
+            batch.owners.clear()
             batch.error = error
             _finish(batch)
 

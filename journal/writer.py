@@ -311,7 +311,8 @@ class JournalWriter:
             for draft in drafts:
                 seq += 1
                 more -= 1
-                state.check(draft)
+                if seq:
+                    state.check(draft)
                 line, sum_ = encode(draft, seq, ts, sum_, more)
                 event = Event(seq, ts, draft.type, draft.data, sum_, draft.ignorable, more, offset, len(line))
                 state.apply(event)
@@ -319,7 +320,7 @@ class JournalWriter:
                 events.append(event)
                 offset += len(line) + 1
         except BaseException:
-            if events:
+            if events and self._durable:
                 self._fold_again()
             raise
         self._commit.add(lines, events)
