@@ -76,8 +76,8 @@ def fails(error: BaseException) -> Any:
         (fails(LeftBehind("pid 7")), "unknown", "TOOL_OUTCOME_UNKNOWN"),
         (fails(asyncio.CancelledError()), "unknown", "TOOL_OUTCOME_UNKNOWN"),
         (lambda arguments, context: "text", "error", "TOOL_OUTPUT_INVALID"),
-        (lambda arguments, context: ToolOutput("text"), "error", "TOOL_OUTPUT_INVALID"),
-        (lambda arguments, context: ToolOutput(["text"]), "error", "TOOL_OUTPUT_INVALID"),
+        (lambda arguments, context: ToolOutput("text"), "error", "TOOL_OUTPUT_INVALID"),  # type: ignore[arg-type]
+        (lambda arguments, context: ToolOutput(["text"]), "error", "TOOL_OUTPUT_INVALID"),  # type: ignore[list-item]
         (lambda arguments, context: ToolOutput([{"kind": "text"}]), "error", "TOOL_OUTPUT_INVALID"),
         (
             lambda arguments, context: ToolOutput([{"kind": "text", "text": "x", "n": float("nan")}]),
