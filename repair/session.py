@@ -1,13 +1,16 @@
 """The library's face: ``load`` repairs, ``inspect`` never writes, ``open_session`` gives the writer.
 
 A ``Session`` is a view. Its events, head and findings are what is on disk; its turns, runs and messages show the
-closers too, whether a repair has written them or would.
+closers too, whether a repair has written them or would. The other read models are what is on disk for ``inspect``,
+and for ``load`` what a repair makes of it.
 """
 
 import os
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import attrs
 
 from ..journal.errors import JournalDamaged, JournalError, JournalUnsupported, SessionNotFound
 from ..journal.events import Event, JsonObject
@@ -27,13 +30,39 @@ if TYPE_CHECKING:
 Target = str | os.PathLike[str]
 
 
+@attrs.frozen
+class _Facts:
+    """The read models that tell what is on record, not how it ends; in the order of the document."""
+
+    continuations: list[JsonObject]
+    handoffs: list[JsonObject]
+    interactions: list[JsonObject]
+    queue: JsonObject
+    plans: list[JsonObject]
+    usage: JsonObject
+
+    @classmethod
+    def of(cls, state: State) -> "_Facts":
+        return cls(
+            state.continuation_rows(),
+            state.handoff_rows(),
+            state.interaction_rows(),
+            state.queue_rows(),
+            state.plan_rows(),
+            state.usage_row(),
+        )
+
+
 class Session:
     """A session as a view, from one reading of its journal. Nothing here writes.
 
-    ``not_repaired`` is the sentence why ``load`` has not written the closers that the view shows, if it has not.
+    ``loaded``: every read model is to show the closers. ``not_repaired`` is the sentence why ``load`` has not written
+    them, if it has not.
     """
 
-    def __init__(self, path: Path, diagnosis: Diagnosis, not_repaired: str | None = None) -> None:
+    def __init__(
+        self, path: Path, diagnosis: Diagnosis, *, loaded: bool = False, not_repaired: str | None = None
+    ) -> None:
         self.path = path
         self.not_repaired = not_repaired
         #: The closers that a repair would append, with the numbers that they would get.
@@ -42,7 +71,9 @@ class Session:
         self._scan = diagnosis.scan
         self._diagnosis = diagnosis
         self._state = diagnosis.state
-        for event in self._closers():
+        closers = self._closers()
+        self._before = None if loaded or not closers else _Facts.of(self._state)
+        for event in closers:
             self._state.apply(event)
 
     def _closers(self) -> tuple[Event, ...]:
@@ -116,27 +147,31 @@ class Session:
 
     def continuations(self) -> list[JsonObject]:
         """``[{claim_id, purpose, state, source, target}]``."""
-        return self._state.continuation_rows()
+        return self._facts.continuations
 
     def handoffs(self) -> list[JsonObject]:
         """``[{handoff_id, run_id, turn_id, successor_run_id, claim_id, remaining_steps, state}]``."""
-        return self._state.handoff_rows()
+        return self._facts.handoffs
 
     def interactions(self) -> list[JsonObject]:
         """``[{interaction_id, kind, status, outcome?}]``."""
-        return self._state.interaction_rows()
+        return self._facts.interactions
 
     def queue(self) -> JsonObject:
         """``{steering: […], followup: […]}``."""
-        return self._state.queue_rows()
+        return self._facts.queue
 
     def plans(self) -> list[JsonObject]:
         """``[{proposal_id, revision, title, status, execution}]``."""
-        return self._state.plan_rows()
+        return self._facts.plans
 
     def usage(self) -> JsonObject:
         """The sums of the five token counts."""
-        return self._state.usage_row()
+        return self._facts.usage
+
+    @cached_property
+    def _facts(self) -> _Facts:
+        return self._before or _Facts.of(self._state)
 
     def history(self) -> "History":
         """The conversation, folded from the journal again (a fork's parents first), with the closers."""
@@ -174,12 +209,7 @@ class Session:
             "findings": [finding.to_json() for finding in self.findings],
             "turns": self.turns(),
             "runs": self.runs(),
-            "continuations": self.continuations(),
-            "handoffs": self.handoffs(),
-            "interactions": self.interactions(),
-            "queue": self.queue(),
-            "plans": self.plans(),
-            "usage": self.usage(),
+            **attrs.asdict(self._facts, recurse=False),
             "pending": appended_json(self.pending),
         }
         if events:
@@ -239,9 +269,9 @@ def load(target: Target, root: Target | None = None) -> Session:
     except SessionNotFound:
         raise
     except JournalError as error:
-        return _readable(Session(path, examine(path), not_repaired=str(error)))
+        return _readable(Session(path, examine(path), loaded=True, not_repaired=str(error)))
     if plan.empty:
-        return _readable(Session(path, diagnosis, not_repaired=plan.refused))
+        return _readable(Session(path, diagnosis, loaded=True, not_repaired=plan.refused))
     return Session(path, examine(path))
 
 

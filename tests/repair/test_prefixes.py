@@ -7,9 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from maka.journal.history import History
+from maka.journal.scan import BytesSource, Consumer, scan
 from maka.repair.plan import Diagnosis, RepairPlan, diagnose, plan_repair
 from support.builder import Builder
 from support.chain import check
+from support.legal import assert_legal
 from support.realistic import realistic
 
 REALISTIC = realistic()
@@ -26,6 +29,18 @@ def mend(raw: bytes, *, salvage: bool = False) -> tuple[Diagnosis, RepairPlan, b
     return diagnosis, plan, kept + plan.batch
 
 
+def messages(raw: bytes) -> list[dict[str, Any]]:
+    """The provider history of what stands in the bytes, before any repair."""
+    histories: list[History] = []
+
+    def begin() -> Consumer:
+        histories[:] = [History()]
+        return histories[0].apply
+
+    scan(BytesSource(raw), begin)
+    return histories[0].messages()
+
+
 def settles(raw: bytes, *, salvage: bool = False) -> bytes:
     """Repair, and hold everything that must be true of any repair. The bytes afterwards."""
     diagnosis, plan, after = mend(raw, salvage=salvage)
@@ -37,6 +52,8 @@ def settles(raw: bytes, *, salvage: bool = False) -> bytes:
     assert again.verdict == "healthy", listed
     assert second.empty
     assert same == after
+    assert_legal(messages(raw))
+    assert_legal(messages(after))
     head = diagnosis.scan.head
     assert head is not None
     assert all(event.ts == diagnosis.scan.last_ts for event in plan.events)
