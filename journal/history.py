@@ -221,7 +221,7 @@ class History:
         delta = turn.deltas.get(data["message_id"])
         if delta is None:
             delta = turn.deltas[data["message_id"]] = Delta(data["message_id"], data["run_id"], data["step"], event.seq)
-        delta.pieces.append([data["index"], data["kind"], data["text"]])
+        delta.pieces.append(data)
 
     def _assistant(self, event: Event) -> None:
         data = event.data

@@ -5,6 +5,7 @@ What no correct writer produces is stated once, in the ``RULES`` of the views: `
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -64,20 +65,18 @@ class State:
     skews: int = 0
     skew_seq: int = -1
     extensions: dict[str, int] = attrs.field(factory=dict)
-    _handlers: dict[str, tuple[tuple[Any, Callable[[Any, Event], Problem | None]], ...]] = attrs.field(
-        init=False, repr=False
-    )
+    _handlers: dict[str, Callable[[Event], Problem | None]] = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         views = [(getattr(self, name), module.HANDLERS) for name, module in _VIEWS]
-        self._handlers = {
-            type_: tuple((view, handlers[type_]) for view, handlers in views if type_ in handlers)
-            for type_ in EVENT_TYPES
-        }
-        for type_, handle in _FIRST.items():
-            self._handlers[type_] = ((self, handle), *self._handlers[type_])
-        for type_, instead in _INSTEAD.items():
-            self._handlers[type_] = ((self, instead),)
+        self._handlers = {}
+        for type_ in EVENT_TYPES:
+            handlers = [partial(by_type[type_], view) for view, by_type in views if type_ in by_type]
+            if type_ in _FIRST:
+                handlers.insert(0, partial(_FIRST[type_], self))
+            if type_ in _INSTEAD:
+                handlers = [partial(_INSTEAD[type_], self)]
+            self._handlers[type_] = handlers[0] if len(handlers) == 1 else partial(_each, handlers)
 
     def apply(self, event: Event) -> None:
         """Fold one event. Never raises for an event that was read."""
@@ -86,18 +85,14 @@ class State:
         self.last_ts = event.ts
         if not event.verified:
             self._lose()
-        handlers = self._handlers.get(event.type)
-        if handlers is None:
+        handle = self._handlers.get(event.type)
+        if handle is None:
             if is_extension(event.type):
                 self._extension(event.type)
             return
-        found: Problem | None = None
-        for view, handle in handlers:
-            problem = handle(view, event)
-            if problem is not None and found is None:
-                found = problem
-        if found is not None:
-            self._report(event, found)
+        problem = handle(event)
+        if problem is not None:
+            self._report(event, problem)
 
     def inherit(self, event: Event) -> None:
         """Fold an event of a fork's parent; what is wrong with it is the parent's to tell.
@@ -219,6 +214,16 @@ class State:
 
 
 # ---------------------------------------------------------------- the fold, where several views are needed
+
+
+def _each(handlers: list[Callable[[Event], Problem | None]], event: Event) -> Problem | None:
+    """An event is told of once, however many relations it breaks."""
+    found: Problem | None = None
+    for handle in handlers:
+        problem = handle(event)
+        if problem is not None and found is None:
+            found = problem
+    return found
 
 
 def _header(state: State, event: Event) -> Problem | None:

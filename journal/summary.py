@@ -103,22 +103,19 @@ def _value(field: "attrs.Attribute[Any]", value: Any) -> Any:
 
 
 def _write_findings(findings: FindingList) -> list[Any]:
-    return [
+    listed = [
         [finding.code, finding.message, finding.seq, finding.offset, finding.length, finding.count]
         for finding in findings
     ]
+    return [listed, findings.unlisted]
 
 
-def _read_findings(values: Any) -> FindingList:
-    findings = FindingList()
-    listed: dict[str, int] = {}
-    for code, message, seq, offset, length, count in values:
-        finding = Finding(code, message, seq, offset, length)
-        if count is not None:
-            finding.count = count - listed.get(code, 0)
-        findings.append(finding)
-        finding.count = count
-        listed[code] = listed.get(code, 0) + 1
+def _read_findings(value: Any) -> FindingList:
+    listed, unlisted = value
+    findings = FindingList(
+        Finding(code, message, seq, offset, length, count=count) for code, message, seq, offset, length, count in listed
+    )
+    findings.unlisted += [(code, offset) for code, offset in unlisted]
     return findings
 
 

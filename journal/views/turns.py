@@ -17,19 +17,19 @@ Rest = Literal["paused", "indeterminate"]
 
 @attrs.define(slots=True)
 class Delta:
-    """Live text whose assistant/message has not come. ``pieces``: ``[index, kind, text]``, oldest first."""
+    """Live text whose assistant/message has not come. ``pieces``: the deltas' data, oldest first."""
 
     message_id: str
     run_id: str
     step: int
     seq: int
-    pieces: list[list[Any]] = attrs.field(factory=list)
+    pieces: list[JsonObject] = attrs.field(factory=list)
 
     def blocks(self) -> list[JsonObject]:
         """The durable text and thinking as content blocks, by ``index`` and, within one, by kind as it first came."""
         joined: dict[tuple[int, str], list[str]] = {}
-        for index, kind, text in self.pieces:
-            joined.setdefault((index, kind), []).append(text)
+        for piece in self.pieces:
+            joined.setdefault((piece["index"], piece["kind"]), []).append(piece["text"])
         ordered = sorted(joined, key=lambda key: key[0])
         return [{"kind": kind, "text": "".join(joined[index, kind])} for index, kind in ordered]
 
@@ -64,7 +64,7 @@ class OpenTurn:
 
     ``run_ids`` are its runs, oldest first; ``stepped`` those in which a step has begun. ``step`` is the number of the
     newest step (0: none yet), ``step_run`` its run, ``step_open`` whether it lacks its step/end, ``step_seq`` its
-    step/start. ``first_seq`` and ``last_seq`` are its first and newest ledger event (a turn/stop_requested is none).
+    step/start. ``first_seq`` and ``last_seq`` are its first and newest ledger event, live text aside.
     ``start_seq`` and ``start_kind`` are those of its newest continuation/start; ``pause`` is the id of the valid
     handoff/pause that seals the newest run, until a ledger event of the turn follows.
     ``broken``: events were lost around it, so its order is not judged. ``opened`` is False where its opening was lost.
@@ -479,8 +479,7 @@ def _delta(turns: Turns, event: Event) -> Problem | None:
             if message_id in turn.message_ids:
                 return None
             delta = turn.deltas[message_id] = Delta(message_id, data["run_id"], turn.step, event.seq)
-        delta.pieces.append([data["index"], data["kind"], data["text"]])
-        turn.last_seq = event.seq
+        delta.pieces.append(data)
     return None
 
 
