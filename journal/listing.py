@@ -34,7 +34,8 @@ def from_ends(session_id: str, head: bytes, tail: bytes, whole: bool) -> JsonObj
         out["name"] = _name(renamed)
     elif whole:
         header = decode(head.split(b"\n", 1)[0].removeprefix(BOM).removesuffix(b"\r"))
-        out["name"] = None if header is None or header.type != "session/header" else header.data.get("name")
+        name = header.data.get("name") if header is not None and header.type == "session/header" else None
+        out["name"] = name if isinstance(name, str) else None
     opened = _newest(tail, b'"type":"turn/start","data":{', start, end, _turn)
     resumed = tail.rfind(b'"type":"continuation/start","data":{', start, end) >= 0
     if opened is not None and not resumed:

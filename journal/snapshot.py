@@ -46,16 +46,16 @@ def write(session_dir: str | os.PathLike[str], state: State, head: Mark, verdict
 
     It is renamed into place but not synced: what a power loss makes of it is found out by its digest.
     """
-    from . import summary
+    from .summary import listing, to_json
 
-    folded = orjson.dumps(summary.to_json(state))
+    folded = orjson.dumps(to_json(state))
     first = {
         "version": VERSION,
         "size": head.offset,
         "seq": head.seq,
         "sum": head.sum,
         "verdict": verdict,
-        "row": summary.listing(state),
+        "row": listing(state),
         "digest": sha256(folded).hexdigest(),
     }
     files.replace(Path(session_dir) / SNAPSHOT, (orjson.dumps(first), b"\n", folded, b"\n"), durable=False)
@@ -93,9 +93,9 @@ def resume(source: Source, path: Path) -> tuple[State, Mark, int] | None:
     if sha256(folded).hexdigest() != found.digest:
         return None
     try:
-        from . import summary
+        from .summary import from_json
 
-        state = summary.from_json(orjson.loads(folded))
+        state = from_json(orjson.loads(folded))
     except Exception:  # it may hold anything at all, and it is only a cache
         return None
     return _forward(source, state, Mark(found.size, found.seq, found.sum))
@@ -154,6 +154,8 @@ def last_event(source: Source, end: int) -> Event | None:
 
 def _forward(source: Source, state: State, mark: Mark) -> tuple[State, Mark, int] | None:
     """Fold what follows ``mark``, if it is as a writer leaves it."""
+    if source.size == mark.offset:
+        return state, mark, mark.seq
     before = len(state.problems)
 
     def begin() -> Consumer:
@@ -165,6 +167,6 @@ def _forward(source: Source, state: State, mark: Mark) -> tuple[State, Mark, int
         return None
     bad = any(finding.severity in ("damage", "unsupported", "unreadable", "repairable") for finding in result.findings)
     bad = bad or any(finding.severity == "damage" for finding in state.problems[before:])
-    if bad or result.tail is not None or (source.size > mark.offset and result.head is None):
+    if bad or result.tail is not None or result.head is None:
         return None
-    return state, result.head or mark, mark.seq
+    return state, result.head, mark.seq

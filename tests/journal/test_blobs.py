@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maka.journal import blobs
+from maka.journal import blobs, files
 from maka.journal.blobs import BlobWriter, get, locate, missing, put
 from maka.journal.errors import JournalError, JournalWriteError
 
@@ -105,7 +105,7 @@ def test_it_is_synced_before_it_has_its_name_and_its_directory_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []
-    real_rename, real_dir, real_sync = os.rename, blobs.files.sync_dir, blobs.files.sync
+    real_rename, real_dir, real_sync = os.rename, files.sync_dir, files.sync
 
     def rename(old: Path, new: Path) -> None:
         steps.append("rename")
@@ -120,8 +120,8 @@ def test_it_is_synced_before_it_has_its_name_and_its_directory_after(
         real_sync(fd)
 
     monkeypatch.setattr(os, "rename", rename)
-    monkeypatch.setattr(blobs.files, "sync_dir", sync_dir)
-    monkeypatch.setattr(blobs.files, "sync", sync)
+    monkeypatch.setattr(files, "sync_dir", sync_dir)
+    monkeypatch.setattr(files, "sync", sync)
     put(tmp_path, b"1")
     assert steps == [f"dir {tmp_path.name}", "sync", "rename", "dir blobs"]
     steps.clear()
@@ -137,7 +137,7 @@ def test_what_fails_leaves_no_temporary(tmp_path: Path, monkeypatch: pytest.Monk
         raise OSError(28, "No space left on device")
 
     put(tmp_path, b"first")
-    monkeypatch.setattr(*(blobs.files, "sync", fail) if where == "sync" else (os, "rename", fail))
+    monkeypatch.setattr(*(files, "sync", fail) if where == "sync" else (os, "rename", fail))
     with pytest.raises(JournalWriteError) as failed:
         put(tmp_path, b"second")
     assert failed.value.errno == 28

@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import stat
+import time
 from pathlib import Path
 
 import filelock
@@ -132,7 +133,7 @@ def test_looking_does_not_take_the_lock_away(session: Path, monkeypatch: pytest.
             pauses.append(seconds)
             fcntl.flock(looker, fcntl.LOCK_UN)
 
-        monkeypatch.setattr(lock_module.time, "sleep", pause)
+        monkeypatch.setattr(time, "sleep", pause)
         SessionLock.acquire(session).release()
     assert len(pauses) == 1
 
@@ -179,7 +180,8 @@ def test_a_living_forked_child_does_not_keep_the_lock(session: Path) -> None:
 def test_the_path_must_still_be_the_locked_inode(session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lock file is replaced between open and lock, once: the new one is locked instead."""
     SessionLock.acquire(session).release()
-    real, swapped = lock_module._lock, []
+    swapped: list[int] = []
+    real = lock_module._lock
 
     def swap(fd: int, path: Path) -> None:
         if not swapped:

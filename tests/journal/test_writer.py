@@ -159,13 +159,14 @@ def test_a_fork_chains_on_from_its_parent_and_starts_from_its_fold(tmp_path: Pat
         (tmp_path / "sessions" / name).mkdir(mode=0o700)
     place = tmp_path / "sessions"
     with create(place / "s1" / "journal.jsonl", *whole_turn()) as parent:
-        point = {"session_id": "s1", "seq": parent.head.seq, "sum": parent.head.sum}
+        sum_ = parent.head.sum
+        point = {"session_id": "s1", "seq": parent.head.seq, "sum": sum_}
     with JournalWriter.create(place / "f1" / "journal.jsonl", header("f1", parent=point)) as fork:
         with pytest.raises(InvalidEvent):
             fork.append_batch(begin(1))
         fork.append_batch(begin(2))
         fork.flush()
-    chain.check((place / "f1" / "journal.jsonl").read_bytes(), point["sum"])
+    chain.check((place / "f1" / "journal.jsonl").read_bytes(), sum_)
     with JournalWriter.open(place / "f1" / "journal.jsonl") as fork:
         assert fork.next_seq == 3
     with pytest.raises(InvalidEvent, match="forked"):

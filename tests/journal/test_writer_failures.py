@@ -100,7 +100,7 @@ def test_a_short_write_names_the_cause_that_the_next_one_has(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(fd, data)
 
-    disk.write = write  # type: ignore[method-assign]
+    disk.write = write
     writer.append(note())
     with pytest.raises(JournalWriteError, match="free some space") as failed:
         writer.flush()

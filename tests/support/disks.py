@@ -15,10 +15,10 @@ class FaultyDisk(files.RealFs):
     def __init__(self) -> None:
         self.failures: list[Callable[[str], int | None]] = []
         self.trace: list[str] = []
-        self.write = self._write  # type: ignore[assignment]
-        self.sync = self._sync  # type: ignore[assignment]
-        self.truncate = self._truncate  # type: ignore[assignment]
-        self.stat = self._stat  # type: ignore[assignment]
+        self.write = self._write
+        self.sync = self._sync
+        self.truncate = self._truncate
+        self.stat = self._stat
 
     def _ask(self, what: str) -> int | None:
         self.trace.append(what)
