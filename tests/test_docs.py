@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -218,7 +219,9 @@ def commands(text: str) -> set[str]:
 def test_commands_that_documents_name_exist(command: str) -> None:
     words = [word for word in command.split() if not word.isupper()]
     path = [word for word in words[1:3] if re.fullmatch("[a-z]+", word)]
-    helped = subprocess.run(["maka", *path, "--help"], capture_output=True, text=True, check=False)
+    helped = subprocess.run(
+        [sys.executable, "-m", "maka.cli", *path, "--help"], capture_output=True, text=True, check=False
+    )
     assert helped.returncode == 0, helped.stderr
     for option in (word for word in words if word.startswith("--")):
         assert option.partition("=")[0] in helped.stdout, option
@@ -241,3 +244,17 @@ def test_the_examples_of_a_section_run_one_after_the_other(
 
 def test_the_library_s_document_has_examples() -> None:
     assert sum(len(section.python) for section in documents.sections(LIBRARY)) >= 6
+
+
+def test_the_runbook_s_way_out_of_an_indeterminate_start_leads_out(tmp_path: Path) -> None:
+    path = tmp_path / "s1" / "journal.jsonl"
+    path.parent.mkdir(mode=0o700)
+    path.write_bytes((documents.DOCS.parent / "fixtures" / "corpus" / "claim-indeterminate.jsonl").read_bytes())
+    assert "claim_indeterminate" in [finding.code for finding in maka.load(path).findings]
+    with maka.open_session(path, repair=False) as journal:
+        journal.append(maka.TurnStopRequested(stop_id="s", turn_id="tT", source="a person", mode="immediate"))
+        journal.flush()
+    ended = maka.load(path)
+    assert ended.verdict == "healthy"
+    assert [turn["status"] for turn in ended.turns()] == ["interrupted", "aborted"]
+    assert not ended.findings

@@ -1,4 +1,4 @@
-"""Reading a journal needs nothing but the format document: the writer's chain is checked by code that knows no other."""
+"""Reading a journal needs nothing but the format document: the writer's chain holds for code that knows no other."""
 
 import ast
 import json
