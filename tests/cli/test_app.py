@@ -11,12 +11,13 @@ import pytest
 
 import maka
 from support.builder import Builder
+from support.command import COMMAND, here, process
 
 Run = Callable[..., Any]
 
 
-def test_the_version(maka_: Run) -> None:
-    ran = maka_("--version")
+def test_the_version() -> None:
+    ran = process("--version")
     assert (ran.code, ran.out, ran.err) == (0, f"maka {maka.__version__}\n", "")
 
 
@@ -75,9 +76,9 @@ def test_a_session_that_is_not_there(maka_: Run, command: str, target: str) -> N
     assert ran.err.count("\n") == 1
 
 
-def test_debug_shows_more_wherever_it_stands(maka_: Run) -> None:
+def test_debug_shows_more_wherever_it_stands() -> None:
     for words in (["--debug", "journal", "inspect", "no"], ["journal", "inspect", "no", "--debug"]):
-        ran = maka_(*words)
+        ran = here(*words)
         assert ran.code == 2
         assert "Traceback" in ran.err
         assert ran.err.splitlines()[-1].startswith("maka: ")
@@ -89,15 +90,16 @@ def test_a_target_behind_two_dashes_is_a_target(maka_: Run) -> None:
     assert "'--debug'" in ran.err
 
 
-def test_shell_completion_is_offered(maka_: Run) -> None:
-    ran = maka_(env={"_MAKA_COMPLETE": "complete_bash", "COMP_WORDS": "maka journal in", "COMP_CWORD": "2"})
+def test_shell_completion_is_offered() -> None:
+    ran = process(env={"_MAKA_COMPLETE": "complete_bash", "COMP_WORDS": "maka journal in", "COMP_CWORD": "2"})
     assert ran.out.split() == ["inspect"]
 
 
-def test_session_ids_are_completed(maka_: Run, tmp_path: Path) -> None:
+def test_session_ids_are_completed(tmp_path: Path) -> None:
     for name in ("alpha", "alps", "beta"):
         Builder(name).write(tmp_path / "root")
-    ran = maka_(env={"_MAKA_COMPLETE": "complete_bash", "COMP_WORDS": "maka journal inspect al", "COMP_CWORD": "3"})
+    words = {"_MAKA_COMPLETE": "complete_bash", "COMP_WORDS": "maka journal inspect al", "COMP_CWORD": "3"}
+    ran = process(env={**words, "MAKA_HOME": str(tmp_path / "root")})
     assert ran.out.split() == ["alpha", "alps"]
 
 
@@ -107,7 +109,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
         journal.add("x-test/noise", {"i": i})
     path = journal.write(tmp_path)
     for flags in (["inspect", "--events"], ["tail", "-n", "3000"], ["inspect", "--events", "--json"], ["show"]):
-        command = [sys.executable, "-m", "maka.cli", "journal", flags[0], str(path), *flags[1:]]
+        command = [*COMMAND, "journal", flags[0], str(path), *flags[1:]]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert child.stdout is not None
         assert child.stderr is not None
@@ -120,7 +122,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 def test_an_output_that_takes_nothing_is_said(tmp_path: Path) -> None:
     path = Builder().plain_turn().write(tmp_path)
     with path.open("rb") as unwritable:
-        command = [sys.executable, "-m", "maka.cli", "journal", "inspect", str(path), "--json"]
+        command = [*COMMAND, "journal", "inspect", str(path), "--json"]
         done = subprocess.run(command, stdout=unwritable, stderr=subprocess.PIPE, check=False, text=True)
     assert done.returncode == 2
     assert done.stderr.startswith("maka: ")

@@ -3,6 +3,8 @@
 import fcntl
 import json
 import os
+import pty
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from support.builder import Builder
+from support.command import COMMAND
 
 Run = Callable[..., Any]
 Make = Callable[[], bytes]
@@ -276,17 +279,11 @@ def test_colours_are_for_terminals_that_want_them(tmp_path: Path) -> None:
 
 def on_a_terminal(words: list[str], env: dict[str, str]) -> bytes:
     """What a command writes to a terminal."""
-    import pty
-    import subprocess
-    import sys
-
     parent, child = pty.openpty()
     environ = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "TERM")}
     environ |= {"TERM": "xterm", **env}
     with os.fdopen(parent, "rb", buffering=0) as screen:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "maka.cli", *words], stdout=child, stderr=child, stdin=child, env=environ
-        )
+        process = subprocess.Popen([*COMMAND, *words], stdout=child, stderr=child, stdin=child, env=environ)
         os.close(child)
         seen = b""
         try:

@@ -3,16 +3,13 @@
 import io
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from maka.cli import demo
 from maka.cli.console import Console
-
-Run = Callable[..., Any]
+from support.command import process
 
 
 def running(folder: Path) -> list[str]:
@@ -28,8 +25,8 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def test_it_shows_what_it_promises(maka_: Run, folder: Path) -> None:
-    ran = maka_("demo", env={"TMPDIR": str(folder)})
+def test_it_shows_what_it_promises(folder: Path) -> None:
+    ran = process("demo", env={"TMPDIR": str(folder)})
     assert (ran.code, ran.err) == (0, "")
     told = ran.out.split("$ maka journal ")
     assert [part.split(" demo")[0] for part in told[1:]] == ["inspect", "repair", "inspect", "show"]

@@ -4,7 +4,6 @@ import json
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -12,6 +11,7 @@ from typing import IO, Any
 import pytest
 
 from support.builder import Builder
+from support.command import COMMAND
 
 PATIENCE = 30.0
 
@@ -20,7 +20,7 @@ class Follow:
     """A running `tail --follow --json`."""
 
     def __init__(self, path: Path) -> None:
-        command = [sys.executable, "-m", "maka.cli", "journal", "tail", str(path), "--follow", "--json", "-n", "1"]
+        command = [*COMMAND, "journal", "tail", str(path), "--follow", "--json", "-n", "1"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
 
     def event(self) -> dict[str, Any]:
