@@ -85,6 +85,8 @@ class Dispatcher:
             async with room:
                 await self._one(call)
             left -= 1
+            # Those that finish at the same time share a sync.
+            await asyncio.sleep(0)
             # The step's very last result shares the next barrier, which follows at once.
             if left or not last:
                 await self.recorder.barrier()

@@ -154,9 +154,7 @@ class _Turn:
         self._progress = progress
         self._max_steps = max_steps
         self._tools = {tool.name: tool for tool in loop.tools}
-        self._recorder = Recorder(
-            loop.journal, loop.conversation.observe, loop.publish, progress.turn_id, loop.new_id, loop.now
-        )
+        self._recorder = Recorder(loop.journal, loop.conversation.observe, loop.publish, progress.turn_id, loop.now)
         self._last_header: JsonObject | None = None
         store: Store = store_in(loop.session_dir)
         self._dispatcher = Dispatcher(

@@ -50,16 +50,15 @@ class Recorder:
         observe: Callable[[Event], None],
         publish: Publish,
         turn_id: str,
-        new_id: Callable[[], str],
         now: Callable[[], int],
     ) -> None:
         self._journal = journal
         self._observe = observe
         self._publish = publish
         self._turn_id = turn_id
-        self._new_id = new_id
         self._now = now
         self._appended = 0
+        self._events = 0
         self._unsynced: list[Draft] = []
         self._untold: list[tuple[int, SessionEvent]] = []
         self._again: tuple[JournalError, asyncio.Future[None]] | None = None
@@ -148,4 +147,5 @@ class Recorder:
         self._observe(event)
 
     def _event(self, kind: str, data: JsonObject) -> SessionEvent:
-        return SessionEvent(kind, self._new_id(), self._turn_id, self._now(), data)
+        self._events += 1
+        return SessionEvent(kind, f"{self._turn_id}:{self._events}", self._turn_id, self._now(), data)

@@ -1,10 +1,14 @@
 """The text that a model wrote as arguments → checked arguments, or a sentence that says what is wrong. No I/O."""
 
 import json
+from functools import lru_cache
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...journal.events import JsonObject
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
 
 #: At most this much of a validator's message is shown to the model.
 _SHOWN = 500
@@ -37,21 +41,27 @@ def _refuse(constant: str) -> Any:
 
 
 def validate(arguments: dict[str, Any], schema: JsonObject) -> None:
-    """Raises BadArguments for the first thing that does not fit ``schema``."""
-    from jsonschema import Draft202012Validator
+    """Raises BadArguments for what does not fit ``schema``, or where that is no schema."""
     from jsonschema.exceptions import SchemaError, best_match
-    from referencing import Registry
     from referencing.exceptions import Unresolvable
 
-    # An empty registry: a schema never makes this process fetch something.
-    validator = Draft202012Validator(schema, registry=Registry())
     try:
-        Draft202012Validator.check_schema(schema)
-        error = best_match(validator.iter_errors(arguments))
-    except (SchemaError, Unresolvable) as broken:
+        error = best_match(_validator(json.dumps(schema)).iter_errors(arguments))
+    except (SchemaError, Unresolvable, TypeError, ValueError) as broken:
         raise BadArguments(f"the tool's own schema cannot be used: {str(broken)[:_SHOWN]}") from None
     except RecursionError:
         raise BadArguments("the arguments nest too deep") from None
     if error is not None:
         where = "".join(f"[{part!r}]" for part in error.absolute_path)
         raise BadArguments(f"arguments{where}: {error.message[:_SHOWN]}")
+
+
+@lru_cache(maxsize=256)
+def _validator(schema: str) -> "Validator":
+    from jsonschema import Draft202012Validator
+    from referencing import Registry
+
+    parsed = json.loads(schema)
+    Draft202012Validator.check_schema(parsed)
+    # An empty registry: a schema never makes this process fetch something.
+    return Draft202012Validator(parsed, registry=Registry())

@@ -24,14 +24,17 @@ SEED = os.environ.get("MAKA_KILL_SEED", "1")
 ROUND = 8
 
 
-def kill_once(root: Path, seed: str, after: float) -> dict[str, dict[int, str]]:
-    """Lets a writer run, kills it ``after`` seconds from its first word, and returns what it acknowledged."""
+def kill_once(root: Path, seed: str, after: float, *, early: bool) -> dict[str, dict[int, str]]:
+    """Lets a writer run, kills it ``after`` seconds from its first word, and returns what it acknowledged.
+
+    ``early`` counts from its start: then it may still be opening and repairing.
+    """
     with subprocess.Popen(
         [sys.executable, str(WRITER), str(root), seed], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     ) as child:
         assert child.stdout is not None
         try:
-            said = child.stdout.readline()
+            said = b"" if early else child.stdout.readline()
             # What comes meanwhile waits in the pipe; the writer is too slow to fill it.
             time.sleep(after)
         finally:
@@ -53,7 +56,9 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_there_twice(tmp_path: Path)
     repaired = 0
     for number in range(KILLS):
         root = tmp_path / f"root{number // ROUND}"
-        for session, sums in kill_once(root, f"{SEED}/{number}", chance.random() * 0.25).items():
+        early = chance.random() < 0.2
+        after = chance.random() * (0.5 if early else 0.25)
+        for session, sums in kill_once(root, f"{SEED}/{number}", after, early=early).items():
             known.setdefault((root, session), {}).update(sums)
         # A part of them is repaired by the next writer, the others here.
         here = number % ROUND == ROUND - 1 or number == KILLS - 1 or chance.random() < 0.5
