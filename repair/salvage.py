@@ -62,7 +62,7 @@ def rebuild_header(name: str, run: Mapping[str, Any] | None) -> JsonObject:
     ``name``: the directory's (else the file's); ``run``: the first run header in the file. Without ``tool_boundary``:
     nobody can tell any more whether a call that was only requested may have run.
     """
-    from maka import __version__
+    from .. import __version__
 
     run = run or {}
     header: JsonObject = {"format": 1, "session_id": name, "created_by": {"name": "maka", "version": __version__}}

@@ -157,12 +157,13 @@ def test_a_held_lock_keeps_a_repair_out(maka_: Run, tmp_path: Path, flags: list[
 def test_what_a_target_may_be(maka_: Run, tmp_path: Path, target: str) -> None:
     root = tmp_path / ("other" if target.endswith("root") else "root")
     path = Builder("mine").plain_turn().write(root)
-    words = {
+    targets: dict[str, list[object]] = {
         "file": [path],
         "directory": [path.parent],
         "id": ["mine"],
         "id under another root": ["mine", "--root", root],
-    }[target]
+    }
+    words = targets[target]
     for command in ("inspect", "repair", "verify"):
         assert maka_("journal", command, *words, "--json").json["session_id"] == "mine"
 
