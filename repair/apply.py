@@ -122,20 +122,22 @@ def repair(
 ) -> RepairReport:
     """Repair a journal under its lock, or tell with ``dry_run`` what that would do and write nothing, nowhere.
 
-    ``salvage`` accepts damage; without it a damaged journal is not touched at all. ``cause`` is the failure class of
-    turns that are closed (they are ``interrupted`` without one). Whoever refuses for what the bytes hold says so in the
-    report. Raises SessionNotFound; JournalLocked where a writer lives, also with ``dry_run``; JournalWriteError where
-    the system refuses (the journal then is what it was, or what the next repair brings to the same bytes);
-    JournalConflict where the file was replaced meanwhile; JournalError where it cannot be read.
+    Where there is nothing to do, or nothing may be done, nothing is touched and no lock is taken. ``salvage`` accepts
+    damage; without it a damaged journal is not touched at all. ``cause`` is the failure class of turns that are closed
+    (they are ``interrupted`` without one). What is refused for what the bytes hold is told in the report.
+
+    Raises SessionNotFound; JournalLocked where a writer lives, also with ``dry_run``; JournalWriteError where the
+    system refuses (the journal then is what it was, or what the next repair brings to the same bytes); JournalConflict
+    where the file was replaced meanwhile; JournalError where it cannot be read.
     """
     path = Path(path)
     home = home_of(path)
-    if dry_run:
-        refuse_locked(home.parent)
-        return report(path, *prepare(path, salvage=salvage, cause=cause), dry_run=True)
-    with SessionLock.acquire(home.parent):
-        diagnosis, plan = repair_locked(path, salvage=salvage, cause=cause, disk=disk)
-    return report(path, diagnosis, plan)
+    refuse_locked(home.parent)
+    diagnosis, plan = prepare(path, salvage=salvage, cause=cause)
+    if not plan.empty and not dry_run:
+        with SessionLock.acquire(home.parent):
+            diagnosis, plan = repair_locked(path, salvage=salvage, cause=cause, disk=disk)
+    return report(path, diagnosis, plan, dry_run=dry_run)
 
 
 def home_of(path: Path) -> Path:

@@ -385,9 +385,9 @@ class _Planner:
         self.drafts.append(Draft(type, data))
 
     def stop_of(self, turn_id: str) -> Stop | None:
-        """The first request to stop the turn: a later one may hurry it, and does not change who asked."""
+        """The newest request to stop the turn: the one that was in force."""
         stops = self.state.turns.stops.get(turn_id)
-        return stops[0] if stops else None
+        return stops[-1] if stops else None
 
     def end(self, turn_id: str, run_id: str, reason: JsonObject, note: str | None = None) -> None:
         """``turn/end``, a note of who aborted it if ``note`` says, ``run/settled`` unless the reason settles itself."""

@@ -19,7 +19,7 @@ from ..journal.lock import SessionLock, holder, is_locked
 from ..journal.reader import read_source, resolve
 from ..journal.scan import BytesSource, Consumer, Mark, ScanResult, scan
 from ..journal.state import State
-from .apply import examine, home_of, name_of, repair_locked
+from .apply import examine, home_of, name_of, prepare, repair_locked
 from .plan import Diagnosis, appended_json, head_after, judge, pending_events
 
 if TYPE_CHECKING:
@@ -263,16 +263,15 @@ def load(target: Target, root: Target | None = None) -> Session:
     """
     path = resolve(target, root)
     home = home_of(path)
-    try:
-        with SessionLock.acquire(home.parent):
-            diagnosis, plan = repair_locked(path)
-    except SessionNotFound:
-        raise
-    except JournalError as error:
-        return _readable(Session(path, examine(path), loaded=True, not_repaired=str(error)))
+    diagnosis, plan = prepare(path)
     if plan.empty:
         return _readable(Session(path, diagnosis, loaded=True, not_repaired=plan.refused))
-    return Session(path, examine(path))
+    try:
+        with SessionLock.acquire(home.parent):
+            repair_locked(path)
+    except JournalError as error:
+        return Session(path, diagnosis, loaded=True, not_repaired=str(error))
+    return Session(path, examine(path), loaded=True)
 
 
 def _readable(session: Session) -> Session:

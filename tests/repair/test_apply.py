@@ -168,8 +168,26 @@ def test_damage_without_salvage_is_not_touched_at_all(tmp_path: Path) -> None:
     assert report.verdict_before == report.verdict_after == "damaged"
     document = report.to_json()
     assert document["set_aside"] == document["appended"] == []
-    assert path.read_bytes() == raw
-    assert not (path.parent / "damage").exists()
+    assert files_of(path.parent) == {"journal.jsonl": raw}
+
+
+def test_a_healthy_journal_is_not_touched_at_all(tmp_path: Path) -> None:
+    builder = Builder().tool_turn()
+    path = builder.write(tmp_path)
+    report = repair(path)
+    assert not report.changes
+    assert report.verdict_before == report.verdict_after == "healthy"
+    assert files_of(path.parent) == {"journal.jsonl": builder.raw()}
+
+
+def test_bytes_behind_a_whole_event_without_lf_are_set_aside(tmp_path: Path) -> None:
+    builder = open_turn()
+    path = builder.write(tmp_path, builder.raw()[:-1] + b"garbage")
+    report = repair(path)
+    assert report.verdict_before == "torn"
+    assert [(path.parent / copy.file).read_bytes() for copy in report.set_aside] == [b"garbage"]
+    assert path.read_bytes().startswith(builder.raw())
+    check(path.read_bytes())
 
 
 def test_a_salvage_copies_spans_and_rewrites_nothing(tmp_path: Path) -> None:

@@ -5,18 +5,24 @@ from typing import Any
 
 import pytest
 
-from maka.repair.plan import diagnose
+from maka.journal.codec import check_shape
+from maka.journal.events import Draft
+from maka.repair.plan import diagnose, plan_repair
 from support.builder import Builder
 
 TEXT = [{"kind": "text", "text": "do it"}]
 
 
 def closers(builder: Builder, cause: str | None = None) -> list[tuple[str, dict[str, Any]]]:
-    from maka.repair.closers import plan_closers
-
+    """What is appended; each has the shape that append demands, and nothing is left to close behind them."""
     diagnosis = diagnose(builder.raw(), builder.session_id)
-    closing = diagnosis.closing if cause is None else plan_closers(diagnosis.state, cause=cause)
-    return [(draft.type, draft.data) for draft in closing.drafts]
+    plan = plan_repair(diagnosis, cause=cause)
+    for event in plan.events:
+        check_shape(Draft(event.type, event.data))
+    after = diagnose(builder.raw() + plan.batch, builder.session_id)
+    assert after.verdict == "healthy", [(finding.code, finding.message) for finding in after.findings]
+    assert after.closing.drafts == []
+    return [(event.type, event.data) for event in plan.events]
 
 
 def types(builder: Builder) -> list[str]:
@@ -316,6 +322,37 @@ def test_a_composition_behind_the_start_changes_nothing() -> None:
 def test_a_started_claim_that_was_stopped_is_aborted() -> None:
     builder = stop(started(*claimed()), "tT", run_id="rT")
     assert types(builder) == ["turn/end", "session/note", "run/settled"]
+
+
+def test_a_successor_that_was_started_and_stopped_is_aborted() -> None:
+    builder = paused()
+    sum_, seq = builder.prev, builder.seq - 1
+    source = {"run_id": "r1", "invocation_id": "i-r1", "turn_id": "t1", "high_water": seq}
+    claim: dict[str, Any] = {"claim_id": "cS", "purpose": "handoff", "turn": 1, "boundary": {"segments": []}}
+    claim |= {"boundary_digest": sum_, "replay_digest": "0" * 64, "replay_through_seq": seq, "source": source}
+    claim |= {"target_run": builder.run("rS", "t1"), "claimed_at": builder.ts}
+    builder.add("continuation/claim", claim)
+    assert types(builder) == []
+    started(builder, claim)
+    assert types(builder) == []
+    assert [(type, data.get("run_id")) for type, data in closers(stop(builder))] == [
+        ("turn/end", "rS"),
+        ("session/note", "rS"),
+        ("run/settled", "rS"),
+    ]
+
+
+def test_a_claimed_handoff_that_was_stopped_goes_on_from_its_claim() -> None:
+    builder = paused()
+    sum_, seq = builder.prev, builder.seq - 1
+    source = {"run_id": "r1", "invocation_id": "i-r1", "turn_id": "t1", "high_water": seq}
+    claim: dict[str, Any] = {"claim_id": "cS", "purpose": "handoff", "turn": 1, "boundary": {"segments": []}}
+    claim |= {"boundary_digest": sum_, "replay_digest": "0" * 64, "replay_through_seq": seq, "source": source}
+    claim |= {"target_run": builder.run("rS", "t1"), "claimed_at": builder.ts}
+    builder.add("continuation/claim", claim)
+    planned = closers(stop(builder))
+    assert [type for type, _ in planned] == ["run/created", "continuation/start", "turn/end", "run/settled"]
+    assert planned[0][1] == {"run": claim["target_run"]}
 
 
 def test_a_started_claim_with_a_step_is_an_ordinary_interrupted_run() -> None:
