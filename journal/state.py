@@ -4,7 +4,7 @@ What no correct writer produces is stated once, in the ``RULES`` of the views: `
 ``check`` refuses it. ``REFUSALS`` are stricter and only for writing. Both cost the same however long the session is.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -40,6 +40,18 @@ _VIEWS: Final[tuple[tuple[str, Any], ...]] = (
     ("usage", usage),
     ("session", session),
 )
+
+
+#: For each type the views that hold a draft of it against themselves: attribute of ``State``, rule, refusal.
+_CHECKS: Final[dict[str, tuple[tuple[str, Any, Any], ...]]] = {
+    type_: tuple(
+        (name, rule, refusal)
+        for name, module in _VIEWS
+        for rule, refusal in [(getattr(module, "RULES", {}).get(type_), getattr(module, "REFUSALS", {}).get(type_))]
+        if rule is not None or refusal is not None
+    )
+    for type_ in EVENT_TYPES
+}
 
 
 @attrs.define(slots=True, eq=False)
@@ -111,12 +123,10 @@ class State:
         The draft has the shape of its type. A repair's closers are not checked: they end what this would refuse.
         """
         type_, data = draft.type, draft.data
-        for name, module in _VIEWS:
+        for name, rule, refusal in _CHECKS.get(type_, ()):
             view = getattr(self, name)
-            rule = getattr(module, "RULES", {}).get(type_)
             if rule is not None and (problem := rule(view, data)) is not None:
                 raise InvalidEvent(f"{type_} is out of order: {problem[1]} ({problem[0]})", type=type_)
-            refusal = getattr(module, "REFUSALS", {}).get(type_)
             if refusal is not None and (sentence := refusal(view, data)) is not None:
                 raise InvalidEvent(f"{type_} is refused: {sentence}", type=type_)
         across = _REFUSALS.get(type_)
@@ -216,7 +226,7 @@ class State:
 # ---------------------------------------------------------------- the fold, where several views are needed
 
 
-def _each(handlers: list[Callable[[Event], Problem | None]], event: Event) -> Problem | None:
+def _each(handlers: Sequence[Callable[[Event], Problem | None]], event: Event) -> Problem | None:
     """An event is told of once, however many relations it breaks."""
     found: Problem | None = None
     for handle in handlers:
