@@ -7,13 +7,13 @@ away (`| head`) is no error: `open` becomes False and the rest is dropped.
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 from . import text
 
 #: Seconds before a terminal is told what takes so long, and between two updates.
-_PATIENCE = 0.7
+_PATIENCE = 0.5
 _INTERVAL = 0.2
 
 
@@ -89,18 +89,20 @@ class Console:
         err, done = self._err, Event()
         shown = text.line(what, 60)
 
+        def put(row: str) -> None:
+            # A terminal that is gone is no reason to stop the work.
+            with suppress(OSError, ValueError):
+                err.write(row)
+                err.flush()
+
         def tell() -> None:
             waited = _PATIENCE
             if done.wait(_PATIENCE):
                 return
-            while True:
-                err.write(f"\r{self.paint_err(shown, 'dim')} … {waited:.0f} s\x1b[K")
-                err.flush()
-                if done.wait(_INTERVAL):
-                    break
+            while not done.wait(_INTERVAL):
+                put(f"\r{self.paint_err(shown, 'dim')} … {waited:.0f} s\x1b[K")
                 waited += _INTERVAL
-            err.write("\r\x1b[K")
-            err.flush()
+            put("\r\x1b[K")
 
         teller = Thread(target=tell, daemon=True)
         teller.start()
