@@ -75,7 +75,8 @@ class GroupCommit:
         self._name = name
         self._busy = False
         self._previous: Lock | None = None
-        self._owed: weakref.WeakKeyDictionary[object, JournalError] = weakref.WeakKeyDictionary()
+        #: Who lost events and was not told yet. None as long as nothing was ever lost: it is asked at every call.
+        self._owed: weakref.WeakKeyDictionary[object, JournalError] | None = None
         self._thread: Thread | None = None
         self._requests: SimpleQueue[Batch | float | None] = SimpleQueue()
         self._preview_due = False
@@ -84,7 +85,7 @@ class GroupCommit:
         """Raises what is to be told to the caller before it does anything else."""
         if self.dead is not None:
             raise self.dead
-        if self._owed and (error := self._owed.pop(_owner(), None)) is not None:
+        if self._owed is not None and (error := self.untold()) is not None:
             raise error
 
     def add(self, lines: list[bytes], events: list[Event]) -> None:
@@ -113,7 +114,7 @@ class GroupCommit:
             leads = self._queue(batch)
         self._settle(batch, leads)
         if batch.error is not None:
-            self._owed.pop(_owner(), None)
+            self.untold()
             raise batch.error
 
     async def aflush(self) -> None:
@@ -133,7 +134,7 @@ class GroupCommit:
                 self._request(batch)
         await future
         if batch.error is not None:
-            self._owed.pop(_owner(), None)
+            self.untold()
             raise batch.error
 
     def write_pending(self) -> None:
@@ -159,7 +160,7 @@ class GroupCommit:
 
     def untold(self) -> JournalError | None:
         """What the caller lost and was not told of, once."""
-        return self._owed.pop(_owner(), None)
+        return None if self._owed is None else self._owed.pop(_owner(), None)
 
     def _newest(self) -> Batch | None:
         """The batch that holds the newest enqueued event, unless that is durable. Under the mutex."""
@@ -247,6 +248,8 @@ class GroupCommit:
         self.flying, self.open = None, Batch()
         if not self._tape.retreat(alive):
             self.dead = error
+        if self._owed is None:
+            self._owed = weakref.WeakKeyDictionary()
         for batch in lost:
             for owner in batch.owners:
                 self._owed[owner] = error

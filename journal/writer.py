@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-import attrs
+import orjson
 
 from . import files, rollback
-from .codec import ZERO, check_shape, clean, draft_of, encode
+from .codec import MAX_DEPTH, ZERO, check_shape, clean, draft_of, encode
 from .commit import Batch, GroupCommit
 from .errors import (
     InvalidEvent,
@@ -30,27 +30,17 @@ from .events import EVENT_TYPES, Draft, Event
 from .findings import Verdict, verdict_of
 from .lock import SessionLock
 from .reader import JOURNAL, inherit, open_source, read_source
-from .scan import Mark, Source, accept
+from .scan import Mark, accept
 from .state import State
 
 Hook = Callable[[Draft], Any]
+_STRICT: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 _REFUSED: Final[dict[str, type[JournalError]]] = {"unsupported": JournalUnsupported, "damaged": JournalDamaged}
 
 
 def wall_ms() -> int:
     """The wall clock in Unix milliseconds."""
     return time.time_ns() // 1_000_000
-
-
-@attrs.frozen
-class Limited:
-    """The first ``size`` bytes of a source."""
-
-    source: Source
-    size: int
-
-    def read(self, offset: int, length: int) -> bytes:
-        return self.source.read(offset, max(0, min(length, self.size - offset)))
 
 
 class JournalWriter:
@@ -276,7 +266,8 @@ class JournalWriter:
         wanted = draft(event)
         if self._hook is not None:
             wanted = draft(self._hook(wanted))
-        wanted = clean(wanted)
+        if not _plain(wanted.data):
+            wanted = clean(wanted)
         check_shape(wanted)
         return wanted
 
@@ -489,7 +480,8 @@ class JournalWriter:
 def fold(path: Path, length: int) -> State:
     """The fold of the first ``length`` bytes of a journal that a writer has open. Raises JournalError, OSError."""
     with open_source(path) as source:
-        return read_source(Limited(source, length), path).state
+        source.size = min(source.size, length)
+        return read_source(source, path).state
 
 
 def _folded(path: Path) -> tuple[State, Mark, int | None]:
@@ -517,6 +509,18 @@ def _folded(path: Path) -> tuple[State, Mark, int | None]:
 
 def _exists(path: Path) -> JournalConflict:
     return JournalConflict(f"there is already a journal at {path}; open it, or choose another session id", path=path)
+
+
+def _plain(data: Any) -> bool:
+    """Is it certain at little cost that ``clean`` would change and refuse nothing?
+
+    NaN and infinities would come out as null, and what nests has brackets.
+    """
+    try:
+        text = orjson.dumps(data, option=_STRICT)
+    except TypeError:
+        return False
+    return b"null" not in text and text.count(b"{") + text.count(b"[") <= MAX_DEPTH
 
 
 def _bytes(lines: list[bytes]) -> bytes:
