@@ -96,7 +96,7 @@ class History:
     # ------------------------------------------------------------ what is given out
 
     def messages(self) -> list[JsonObject]:
-        """``[{"role": "user"|"assistant"|"tool", "content": [block, …]}]``; the list is the caller's, the messages are not.
+        """``[{"role": "user"|"assistant"|"tool", "content": [block, …]}]``; of these, only the list is the caller's.
 
         Each assistant message with calls is directly followed by one tool message with exactly one
         ``{"kind": "tool_result", "call_id", "content", "is_error", "state"}`` for each, in block order; no two

@@ -28,6 +28,21 @@ from .views.usage import Usage
 #: At most this many type names of extensions are kept.
 _NAMES: Final = 20
 
+#: What only ever stands between the opening of its turn and the end.
+_OF_OPEN_TURN: Final = frozenset(
+    {
+        "user/message",
+        "step/start",
+        "step/end",
+        "request/header",
+        "assistant/message",
+        "tool/call",
+        "tool/result",
+        "handoff/pause",
+        "turn/end",
+    }
+)
+
 #: The views in the order in which they see an event: attribute of ``State``, module.
 _VIEWS: Final[tuple[tuple[str, Any], ...]] = (
     ("turns", turns),
@@ -123,6 +138,10 @@ class State:
         The draft has the shape of its type. A repair's closers are not checked: they end what this would refuse.
         """
         type_, data = draft.type, draft.data
+        if type_ in _OF_OPEN_TURN and data["turn_id"] not in self.turns.open:
+            # What was lost excuses what is read, never what is written.
+            where = turns.homeless(self.turns, data["turn_id"])
+            raise InvalidEvent(f"{type_} is out of order: {where} (turn_order)", type=type_)
         for name, rule, refusal in _CHECKS.get(type_, ()):
             view = getattr(self, name)
             if rule is not None and (problem := rule(view, data)) is not None:
@@ -340,8 +359,10 @@ def _refuse_call(state: State, data: JsonObject) -> str | None:
 
 
 def _refuse_outcome(state: State, data: JsonObject) -> str | None:
-    known = turns.key_of(data["call_seq"], data["turn_id"]) in state.turns.outcomes
-    return f"call {data['call_seq']} has its outcome already" if known else None
+    key = turns.key_of(data["call_seq"], data["turn_id"])
+    if key in state.turns.outcomes:
+        return f"call {data['call_seq']} has its outcome already"
+    return None if key in state.turns.unknown else f"the result of call {data['call_seq']} is not unknown"
 
 
 def _refuse_step_end(state: State, data: JsonObject) -> str | None:

@@ -12,7 +12,7 @@ _RECOVERY: Final = {
 
 
 def unknown_outcome(recovery: str | None) -> str:
-    """The result of a call that was dispatched and has none. ``recovery``: the word that the tool declared, if it did."""
+    """The result of a call that was dispatched and has none. ``recovery``: the word that its tool declared."""
     declared = _RECOVERY.get(recovery or "") or (f"The tool declares {recovery}." if recovery else "")
     text = (
         "This call was recorded and then interrupted. No result was saved, so its outcome is unknown: the side effect "

@@ -161,6 +161,9 @@ class Turns:
     unknown: dict[str, Unknown] = attrs.field(factory=dict, metadata={"of": Unknown})
     outcomes: dict[str, list[str]] = attrs.field(factory=dict)
     _by_run: dict[str, OpenTurn] = attrs.field(factory=dict, eq=False, repr=False)
+    # The message whose live text came last, and its pieces: most lines of a journal are live text.
+    _live_id: str | None = attrs.field(default=None, init=False, eq=False, repr=False)
+    _live: list[JsonObject] = attrs.field(factory=list, init=False, eq=False, repr=False)
 
     def by_run(self, run_id: str) -> OpenTurn | None:
         """The open turn that a run belongs to."""
@@ -215,6 +218,12 @@ class Turns:
         self.loose = self.lost = True
         return turn
 
+    def forget_deltas(self, turn: OpenTurn) -> None:
+        """Live text without a message ends with its step."""
+        if turn.deltas:
+            turn.deltas.clear()
+            self._live_id = None
+
     def _close(self, turn: OpenTurn, seq: int, reason: JsonObject, text: bytes) -> None:
         kind = text_of(reason.get("kind")) or "failed"
         head = [turn.turn_id, turn.turn, kind]
@@ -226,6 +235,7 @@ class Turns:
             turn.call_rows(self.tool_boundary),
         )
         self.closed.add_text(turn.turn_id, row)
+        self.forget_deltas(turn)
         del self.open[turn.turn_id]
         self.stops.pop(turn.turn_id, None)
         for run_id in turn.run_ids:
@@ -249,9 +259,15 @@ def _order(turn: OpenTurn, sentence: str) -> Problem | None:
 def _homeless(turns: Turns, data: JsonObject) -> Problem | None:
     """What is wrong with an event whose turn is not open."""
     turn_id = data["turn_id"]
+    excused = turns.lost and not turns.closed.own(turn_id)
+    return None if excused else ("turn_order", homeless(turns, turn_id))
+
+
+def homeless(turns: Turns, turn_id: str) -> str:
+    """Why a turn is not open."""
     if turns.closed.own(turn_id):
-        return "turn_order", f"it stands after the end of its turn {turn_id}"
-    return None if turns.lost else ("turn_order", f"its turn {turn_id} was never opened")
+        return f"it stands after the end of its turn {turn_id}"
+    return f"its turn {turn_id} was never opened"
 
 
 def _stranger(turn: OpenTurn, run_id: str) -> Problem | None:
@@ -422,8 +438,7 @@ def _step_start(turns: Turns, event: Event) -> Problem | None:
         turn.step = data["step"]
         turn.steps += 1
         turn.step_open = True
-        if turn.deltas:
-            turn.deltas.clear()
+        turns.forget_deltas(turn)
         if turn.step_run != run_id:
             turn.step_run = run_id
             if run_id not in turn.stepped:
@@ -441,7 +456,7 @@ def _step_end(turns: Turns, event: Event) -> Problem | None:
         turn.step_open = False
         if data["step"] > turn.step:
             turn.step = data["step"]
-        turn.deltas.clear()
+        turns.forget_deltas(turn)
         if turn.calls:
             turn.flush()
     return problem
@@ -471,15 +486,17 @@ def _request_header(turns: Turns, event: Event) -> Problem | None:
 
 def _delta(turns: Turns, event: Event) -> Problem | None:
     data = event.data
+    message_id = data["message_id"]
+    if message_id == turns._live_id:
+        turns._live.append(data)
+        return None
     turn = turns._by_run.get(data["run_id"])
-    if turn is not None and turn.step_open:
-        message_id = data["message_id"]
+    if turn is not None and turn.step_open and message_id not in turn.message_ids:
         delta = turn.deltas.get(message_id)
         if delta is None:
-            if message_id in turn.message_ids:
-                return None
             delta = turn.deltas[message_id] = Delta(message_id, data["run_id"], turn.step, event.seq)
         delta.pieces.append(data)
+        turns._live_id, turns._live = message_id, delta.pieces
     return None
 
 
@@ -492,6 +509,7 @@ def _assistant_message(turns: Turns, event: Event) -> Problem | None:
         turn.message_ids[message_id] = None
         if turn.deltas:
             turn.deltas.pop(message_id, None)
+            turns._live_id = None
         for call_id, name in requests(data["content"]):
             call = Call(turn.call_count, call_id, name, data["step"], data["run_id"], event.seq)
             turn.call_count += 1

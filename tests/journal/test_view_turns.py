@@ -187,7 +187,7 @@ ENDED: dict[str, Callable[[Builder], Any]] = {
     "tool/call": lambda b: b.call("late"),
     "tool/result": lambda b: b.result("late"),
     "turn/end": lambda b: b.end(settle=False),
-    "turn/start": lambda b: (setattr(b, "turn", 0), b.start()),
+    "turn/start": lambda b: again(b, 1, "t1"),
 }
 
 
@@ -223,16 +223,16 @@ WRONG: dict[str, Callable[[Builder], Any]] = {
     "a call outside its step": lambda b: open_step(b).end_step().call("c"),
     "an end inside a step": lambda b: open_step(b).end(settle=False),
     "a step that ends twice": lambda b: open_step(b).end_step().end_step(),
-    "a turn number twice": lambda b: (b.plain_turn(), again(b, 1)),
-    "a turn number left out": lambda b: (b.plain_turn(), again(b, 3)),
+    "a turn number twice": lambda b: again(b.plain_turn(), 1),
+    "a turn number left out": lambda b: again(b.plain_turn(), 3),
     "a second header": lambda b: b.add("session/header", {**header(), "session_id": "other"}),
-    "a run that nobody claimed": lambda b: (b.plain_turn(), start_without_claim(b)),
+    "a run that nobody claimed": lambda b: start_without_claim(b.plain_turn()),
 }
 
 
-def again(builder: Builder, number: int) -> None:
-    run = builder.run("rX", "tX")
-    data = {"turn_id": "tX", "run_id": "rX", "invocation_id": "iX", "turn": number, "run": run}
+def again(builder: Builder, number: int, turn_id: str = "tX") -> None:
+    run = builder.run("rX", turn_id)
+    data = {"turn_id": turn_id, "run_id": "rX", "invocation_id": "iX", "turn": number, "run": run}
     builder.add("turn/start", data)
 
 
@@ -255,17 +255,6 @@ def test_order_that_no_correct_writer_produces(case: str) -> None:
     assert [(finding.code, finding.seq) for finding in found] == [("turn_order", builder.seq - 1)]
     assert found[0].offset == sum(len(line) + 1 for line in builder.lines[:-1])
     assert found[0].length == len(builder.lines[-1])
-
-
-RIGHT: dict[str, Callable[[Builder], Any]] = {
-    "steering between steps": lambda b: open_step(b).end_step().user("by the way", "steering").step(2),
-    "steering before the first step": lambda b: b.start().user("by the way", "steering").step(),
-    "several messages in a step": lambda b: open_step(b).says("one").says("two"),
-    "a call that no block requested": lambda b: (open_step(b).call("c"), b.result("c"), b.end_step()),
-    "an older turn is closed after a later one began": lambda b: closes_older(b),
-    "things that may stand anywhere": lambda b: anywhere(b),
-    "a result while a later step is open": lambda b: late_result(b),
-}
 
 
 def closes_older(builder: Builder) -> None:
@@ -291,6 +280,17 @@ def late_result(builder: Builder) -> None:
     builder.start().step().says("", ["c"]).end_step().step(2)
     builder.step_number = 1
     builder.result("c", state="not_started")
+
+
+RIGHT: dict[str, Callable[[Builder], Any]] = {
+    "steering between steps": lambda b: open_step(b).end_step().user("by the way", "steering").step(2),
+    "steering before the first step": lambda b: b.start().user("by the way", "steering").step(),
+    "several messages in a step": lambda b: open_step(b).says("one").says("two"),
+    "a call that no block requested": lambda b: (open_step(b).call("c"), b.result("c"), b.end_step()),
+    "an older turn is closed after a later one began": closes_older,
+    "things that may stand anywhere": anywhere,
+    "a result while a later step is open": late_result,
+}
 
 
 @pytest.mark.parametrize("case", RIGHT)

@@ -1,0 +1,86 @@
+"""How a run stands (format §5)."""
+
+from typing import Any
+
+import pytest
+
+from support.builder import Builder
+from support.folds import fold
+
+
+def rows(builder: Builder) -> list[tuple[str, str, str | None]]:
+    return [(row["run_id"], row["status"], row.get("failure_class")) for row in fold(builder).run_rows()]
+
+
+def test_created_running_waiting() -> None:
+    builder = Builder()
+    builder.add("run/created", {"run": builder.run("r1", "t1")})
+    assert rows(builder) == [("r1", "created", None)]
+    builder.start().step()
+    assert rows(builder) == [("r1", "running", None)]
+    ask = {"interaction_id": "i", "turn_id": "t1", "run_id": "r1", "kind": "question", "request": {}}
+    builder.add("interaction/requested", ask)
+    assert rows(builder) == [("r1", "waiting_for_user", None)]
+    builder.add("interaction/resolved", {"interaction_id": "i", "outcome": {"kind": "closure"}})
+    assert rows(builder) == [("r1", "running", None)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "failure"),
+    [
+        ("completed", "completed", None),
+        ("max_tokens", "completed", None),
+        ("aborted", "cancelled", None),
+        ("failed", "failed", "failed"),
+        ("blocked", "failed", "blocked"),
+        ("step_limit", "failed", "tool_step_cap_reached"),
+        ("a later version's", "failed", "a later version's"),
+    ],
+)
+def test_a_run_is_over_once_it_is_settled(kind: str, status: str, failure: str | None) -> None:
+    builder = Builder().start().end(kind, settle=False)
+    assert rows(builder) == [("r1", "running", None)]
+    assert [run.run_id for run in fold(builder).runs.unsettled()] == ["r1"]
+    builder.add("run/settled", {"run_id": "r1"})
+    assert rows(builder) == [("r1", status, failure)]
+    assert fold(builder).runs.unsettled() == []
+
+
+def test_an_interrupted_run_settles_itself() -> None:
+    assert rows(Builder().start().end("interrupted")) == [("r1", "failed", "app_restarted")]
+
+
+def test_the_reason_may_name_its_class() -> None:
+    builder = Builder().start()
+    reason: dict[str, Any] = {"kind": "failed", "failure_class": "provider_auth"}
+    builder.add("turn/end", {**builder.ids, "reason": reason})
+    builder.add("run/settled", {"run_id": "r1"})
+    assert rows(builder) == [("r1", "failed", "provider_auth")]
+
+
+def test_settled_before_its_end_is_not_settled() -> None:
+    builder = Builder().start()
+    builder.add("run/settled", {"run_id": "r1"})
+    assert rows(builder.end(settle=False)) == [("r1", "running", None)]
+
+
+def test_what_a_settled_run_leaves() -> None:
+    builder = Builder().plain_turn()
+    run = fold(builder).runs.settled("r1")
+    assert run is not None
+    assert (run.turn_id, run.invocation_id, run.opened_seq, run.terminal_seq) == ("t1", "i-r1", 1, builder.seq - 2)
+    assert run.terminal_sum == builder.lines[-2][-34:-2].decode()
+    assert fold(builder).runs.settled("r2") is None
+
+
+def test_rows_stand_in_the_order_in_which_runs_appeared() -> None:
+    builder = Builder().start().end(settle=False)
+    builder.plain_turn()
+    assert [run for run, _, _ in rows(builder)] == ["r1", "r2"]
+    builder.add("run/settled", {"run_id": "r1"})
+    assert [run for run, _, _ in rows(builder)] == ["r1", "r2"]
+
+
+def test_a_run_whose_opening_was_lost_is_believed_at_its_end() -> None:
+    builder = Builder().plain_turn()
+    assert [(row["run_id"], row["status"]) for row in fold(builder, [1]).run_rows()] == [("r1", "completed")]

@@ -1,0 +1,181 @@
+"""What waits for a runtime: the queue, admissions, interactions and plans."""
+
+from typing import Any
+
+import pytest
+
+from support.builder import Builder
+from support.folds import fold, problems
+
+TEXT = [{"kind": "text", "text": "do it"}]
+
+
+# ---------------------------------------------------------------- queue
+
+
+def accept(builder: Builder, message_id: str, disposition: str = "followup", **more: Any) -> int:
+    data = {"message_id": message_id, "placement": "next_turn", "disposition": disposition, **more}
+    return builder.add("message/accepted", {**data, "content": TEXT, "digest": "0" * 64})
+
+
+def queue(builder: Builder) -> tuple[list[str], list[str]]:
+    rows = fold(builder).queue_rows()
+    return [row["message_id"] for row in rows["steering"]], [row["message_id"] for row in rows["followup"]]
+
+
+def test_a_row_tells_a_message() -> None:
+    builder = Builder().start()
+    seq = accept(builder, "s", "steering", turn_id="t1")
+    assert fold(builder).queue_rows()["steering"] == [{"message_id": "s", "turn_id": "t1", "seq": seq}]
+
+
+def test_steering_that_its_turn_did_not_take_becomes_the_first_followup() -> None:
+    builder = Builder().start()
+    accept(builder, "f")
+    accept(builder, "s", "steering", turn_id="t1")
+    assert queue(builder) == (["s"], ["f"])
+    assert queue(builder.end()) == ([], ["s", "f"])
+
+
+def test_messages_are_taken_and_retracted() -> None:
+    builder = Builder().start()
+    for message_id in "abcd":
+        accept(builder, message_id)
+    builder.user("a", "steering", "a")
+    builder.add("message/retracted", {"retract_id": "r", "message_ids": ["b", 5, "unknown"]})
+    stop = {"stop_id": "s", "turn_id": "t1", "source": "user", "mode": "immediate", "retract": ["c"]}
+    builder.add("turn/stop_requested", stop)
+    assert queue(builder) == ([], ["d"])
+    builder.add("turn/admitted", admitted(message_id="d"))
+    assert queue(builder) == ([], [])
+    accept(builder, "a")
+    assert queue(builder) == ([], [])
+
+
+# ---------------------------------------------------------------- admissions
+
+
+def admitted(kind: str = "root", **more: Any) -> dict[str, Any]:
+    data = {"turn_id": "t1", "run_id": "r1", "message_id": "m", "previous_root_turn_id": None, **more}
+    return {**data, "execution": {"kind": kind}, "input": {"content": TEXT}, "input_digest": "0" * 64}
+
+
+def begin(builder: Builder, run_id: str = "r1", turn_id: str = "t1") -> Builder:
+    builder.turn = 1
+    start = {"turn_id": turn_id, "run_id": run_id, "invocation_id": "i", "turn": 1}
+    builder.add("turn/start", {**start, "run": builder.run(run_id, turn_id)})
+    return builder
+
+
+def admission() -> Builder:
+    builder = Builder()
+    builder.add("turn/admitted", admitted())
+    return builder
+
+
+def test_an_admission_is_open_until_its_message_is_there() -> None:
+    builder = admission()
+    open_ = fold(builder).admissions.open["t1"]
+    assert (open_.kind, open_.message_id, open_.started_seq) == ("root", "m", None)
+    assert fold(builder).admissions.waiting() == [open_]
+    begin(builder)
+    assert fold(builder).admissions.open["t1"].started_seq == 2
+    builder.user("do it", message_id="m")
+    assert fold(builder).admissions.open == {}
+    assert fold(builder).admissions.tip == "t1"
+    assert problems(builder) == []
+
+
+def test_a_retry_by_the_provider_needs_no_message() -> None:
+    builder = Builder()
+    builder.add("turn/admitted", admitted("linked_child_provider_retry"))
+    assert fold(begin(builder)).admissions.open == {}
+
+
+@pytest.mark.parametrize(
+    "contradict",
+    [
+        lambda b: begin(b, run_id="other"),
+        lambda b: begin(b, turn_id="other"),
+        lambda b: b.add("run/created", {"run": b.run("other", "t1")}),
+        lambda b: begin(b).user("do it", message_id="other"),
+        lambda b: begin(b).user("something else", message_id="m"),
+    ],
+)
+def test_what_contradicts_an_admission(contradict: Any) -> None:
+    builder = admission()
+    contradict(builder)
+    assert [code for code, _ in problems(builder)] == ["admission_mismatch"]
+
+
+def test_steering_does_not_contradict_an_admission() -> None:
+    assert problems(begin(admission()).user("do it", message_id="m").user("faster", "steering")) == []
+
+
+# ---------------------------------------------------------------- interactions, plans
+
+
+def test_interactions_are_told_in_the_order_in_which_they_were_requested() -> None:
+    builder = Builder().start()
+    for number in (1, 2, 3):
+        ask = {"interaction_id": f"i{number}", "turn_id": "t1", "run_id": "r1", "kind": "question", "request": {}}
+        builder.add("interaction/requested", ask)
+    closure, answer = {"kind": "closure", "reason": "timed_out"}, {"kind": "question_answer", "answers": [None]}
+    builder.add("interaction/resolved", {"interaction_id": "i2", "outcome": closure})
+    builder.add("interaction/resolved", {"interaction_id": "i1", "outcome": answer})
+    builder.add("interaction/resolved", {"interaction_id": "i1", "outcome": closure})
+    assert fold(builder).interaction_rows() == [
+        {"interaction_id": "i1", "kind": "question", "status": "answered", "outcome": answer},
+        {"interaction_id": "i2", "kind": "question", "status": "closed", "outcome": closure},
+        {"interaction_id": "i3", "kind": "question", "status": "pending"},
+    ]
+
+
+def test_an_explicit_denial_is_remembered() -> None:
+    builder = Builder().start()
+    for number, outcome in enumerate(("deny", "allow", "deny")):
+        kind = "sandbox_boundary" if number < 2 else "permission"
+        ask = {"interaction_id": f"i{number}", "turn_id": "t1", "run_id": "r1", "kind": kind, "request": {}}
+        builder.add("interaction/requested", ask)
+        told = "sandbox_boundary_decision" if number < 2 else "permission_answer"
+        decision = {"kind": told, "decision": outcome}
+        builder.add("interaction/resolved", {"interaction_id": f"i{number}", "outcome": decision})
+    assert fold(builder).interactions.denials == {"r1": ["i0"]}
+
+
+def test_plans() -> None:
+    builder = Builder()
+    for revision in (1, 2):
+        data: dict[str, Any] = {
+            "proposal_id": "p",
+            "revision": revision,
+            "turn_id": "t",
+            "title": f"v{revision}",
+            "steps": [],
+        }
+        builder.add("plan/proposed", data)
+    row = {"proposal_id": "p", "revision": 2, "title": "v2", "status": "proposed", "execution": None}
+    assert fold(builder).plan_rows() == [row]
+    builder.add("plan/approved", {"proposal_id": "p", "revision": 1, "execution_id": "old"})
+    assert fold(builder).plan_rows() == [row]
+    builder.add("plan/approved", {"proposal_id": "p", "revision": 2, "execution_id": "e"})
+    running = {**row, "status": "approved", "execution": {"execution_id": "e", "status": "active"}}
+    assert fold(builder).plan_rows() == [running]
+    builder.add("plan/execution", {"execution_id": "e", "status": "interrupted"})
+    assert fold(builder).plan_rows() == [{**running, "execution": {"execution_id": "e", "status": "interrupted"}}]
+    assert fold(builder).plans.active is None
+
+
+def test_usage_sums_what_is_a_number() -> None:
+    builder = Builder().start().step()
+    for usage in ({"input_tokens": 3, "output_tokens": 1}, {"input_tokens": True, "output_tokens": "5"}, None, 7):
+        data: dict[str, Any] = {
+            **builder.ids,
+            "step": 1,
+            "message_id": f"a{builder.seq}",
+            "content": [],
+            "stop_reason": "x",
+        }
+        builder.add("assistant/message", {**data, "usage": usage})
+    sums = fold(builder).usage_row()
+    assert (sums["input_tokens"], sums["output_tokens"], sums["reasoning_tokens"]) == (3, 1, 0)
