@@ -7,7 +7,7 @@ journal may be any JSON at all, so they are read defensively and made harmless.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from .text import Painter, count, line, moment, size, table
+from .text import Painter, columns, count, line, moment, size, table
 
 Doc = Mapping[str, Any]
 Lines = list[str]
@@ -343,9 +343,10 @@ def event(doc: Doc, paint: Painter) -> str:
     """One event as one line: number, time, type, what it is about."""
     mark = "" if doc.get("verified", True) else paint(" unverified", "yellow")
     kind = line(doc.get("type"), 40)
+    blanks = " " * (22 - columns(kind))
     return (
         f"{_optional(doc.get('seq')):>6}  {paint(moment(doc.get('ts')), 'dim')}  "
-        f"{paint(f'{kind:<22}', 'cyan')}  {summary(doc)}{mark}"
+        f"{paint(kind, 'cyan')}{blanks}  {summary(doc)}{mark}"
     ).rstrip()
 
 
