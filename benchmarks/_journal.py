@@ -110,7 +110,9 @@ def _session(rng: random.Random) -> Iterator[tuple[Draft, int, int]]:
                 "description": text(500),
                 "parameters": {
                     "type": "object",
-                    "properties": {key: {"type": "string", "description": text(90)} for key in ("path", "text", "mode")},
+                    "properties": {
+                        key: {"type": "string", "description": text(90)} for key in ("path", "text", "mode")
+                    },
                     "required": ["path"],
                 },
             }

@@ -16,22 +16,20 @@ import orjson
 
 from .errors import InvalidEvent
 from .events import EVENT_TYPES, Draft, Event, is_extension
+from .proof import MAX_DEPTH as MAX_DEPTH
+from .proof import MAX_LINE as MAX_LINE
+from .proof import PREFIX, brackets
+from .proof import SUM_BYTES as SUM_BYTES
 
 ZERO: Final = "0" * 32
-#: Bytes of ``,"sum":"<32 hex>"}``, the end of every line.
-SUM_BYTES: Final = 42
-MAX_LINE: Final = 16 * 1024 * 1024
-MAX_DEPTH: Final = 200
 INT_MIN: Final = -(2**63)
 INT_MAX: Final = 2**63 - 1
 
-PREFIX: Final = re.compile(
-    rb'\{"seq":(0|[1-9][0-9]{0,18}),"ts":(0|-?[1-9][0-9]{0,18}),"type":"([^"\\\x00-\x1f]{1,256})","data":(?=\{)'
-)
 SUM: Final = re.compile(rb',"sum":"([0-9a-f]{32})"\}')
-_HEX: Final = "0123456789abcdef"
-# Bound once: decode runs for every line that is read.
-_loads, _rows = orjson.loads, EVENT_TYPES
+#: What stands behind ``data``.
+_END: Final = re.compile(rb'\}(,"ignorable":true)?(?:,"more":([1-9][0-9]{0,8}))?,"sum":"([0-9a-f]{32})"\}\Z')
+#: More than what stands behind ``data`` can be.
+_END_BYTES: Final = 80
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 #: A type name as append takes it: ``family/name``.
 _TYPE_NAME: Final = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)+\Z")
@@ -55,40 +53,27 @@ def decode(line: bytes, offset: int = -1) -> Event | None:
     Valid means (format §2): the canonical start and end, JSON that orjson reads, at most 200 deep, and the required
     keys of its type with the right JSON kinds. A header of another ``format`` and unknown types need no keys.
     """
+    begins, ends = PREFIX.match(line), _END.search(line, max(0, len(line) - _END_BYTES))
+    if begins is None or ends is None or len(line) > MAX_LINE:
+        return None
     try:
-        envelope = _loads(line)
+        type_ = begins[3].decode()
+    except UnicodeDecodeError:
+        return None
+    text = line[begins.end() : ends.start() + 1]
+    try:
+        data = orjson.loads(text)
     except ValueError:
-        envelope = _lossy(line)
-    try:
-        seq, ts, type_, data = envelope["seq"], envelope["ts"], envelope["type"], envelope["data"]
-        written = envelope["sum"]
-        if not line.startswith(b'{"seq":%d,"ts":%d,"type":"%b","data":{' % (seq, ts, type_.encode())):
-            return None
-        ignorable, more = False, 0
-        if len(envelope) == 5:
-            end = b'},"sum":"%b"}' % written.encode()
-        else:
-            ignorable, more = envelope.get("ignorable", False), envelope.get("more", 0)
-            end = b'}%b%b,"sum":"%b"}' % (
-                b',"ignorable":true' if ignorable is True else b"",
-                b',"more":%d' % more if more else b"",
-                written.encode(),
-            )
-            if len(envelope) != 5 + (ignorable is True) + (more != 0):
-                return None
-    except (KeyError, TypeError, AttributeError, UnicodeEncodeError):
+        data = _lossy(text)
+    if data is None or (len(text) > 2 * MAX_DEPTH and brackets(text) > MAX_DEPTH and depth(data) > MAX_DEPTH):
         return None
-    length = len(line)
-    if not line.endswith(end) or len(written) != 32 or written.strip(_HEX) or seq < 0 or more < 0:
+    seq, ts, more = int(begins[1]), int(begins[2]), int(ends[2] or 0)
+    if seq > INT_MAX or not INT_MIN <= ts <= INT_MAX:
         return None
-    if length > 2 * MAX_DEPTH and (
-        length > MAX_LINE or (line.count(b"{") + line.count(b"[") > MAX_DEPTH + 1 and depth(data) > MAX_DEPTH)
-    ):
-        return None
-    row = _rows.get(type_)
+    row = EVENT_TYPES.get(type_)
     if row is not None and not row.fits(data) and not (type_ == "session/header" and _other_format(data)):
         return None
-    return Event(seq, ts, type_, data, written, ignorable, more, offset, length)
+    return Event(seq, ts, type_, data, ends[3].decode(), ends[1] is not None, more, offset, len(line))
 
 
 def _other_format(data: dict[str, Any]) -> bool:
@@ -96,17 +81,15 @@ def _other_format(data: dict[str, Any]) -> bool:
     return type(value) is int and value != 1
 
 
-def _lossy(line: bytes) -> Any:
+def _lossy(text: bytes) -> Lossy | None:
     """What orjson refuses but ``json`` reads because of lone surrogates; they become U+FFFD. Anything else: None."""
-    if rb"\ud" not in line and rb"\uD" not in line:
+    if rb"\ud" not in text and rb"\uD" not in text:
         return None
     try:
-        value = json.loads(line, parse_constant=_refuse)
-        envelope = orjson.loads(_SURROGATE.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
-        envelope["data"] = Lossy(envelope["data"])
-    except (ValueError, RecursionError, TypeError, KeyError):
+        value = json.loads(text, parse_constant=_refuse)
+        return Lossy(orjson.loads(_SURROGATE.sub("\ufffd", json.dumps(value, ensure_ascii=False))))
+    except (ValueError, RecursionError):
         return None
-    return envelope
 
 
 def _refuse(constant: str) -> Any:

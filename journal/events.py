@@ -87,7 +87,11 @@ P = TypeVar("P", bound=type)
 
 @attrs.frozen
 class EventType:
-    """A row of the table. ``required`` and ``optional``: key → the Python types its JSON kinds are read as."""
+    """A row of the table. ``required`` and ``optional``: key → the Python types its JSON kinds are read as.
+
+    ``values`` gives the values of the required keys (KeyError where one is missing), the first of them twice;
+    ``shapes`` are the lists of types that these may have.
+    """
 
     name: str
     cls: type
@@ -95,13 +99,13 @@ class EventType:
     ignorable: bool
     required: Mapping[str, frozenset[type]]
     optional: Mapping[str, frozenset[type]]
-    values: Callable[[JsonObject], Any]
-    accepted: frozenset[Any]
+    values: Callable[[JsonObject], tuple[Any, ...]]
+    shapes: tuple[list[type], ...]
 
     def fits(self, data: JsonObject) -> bool:
         """Does ``data`` have the required keys with the right JSON kinds? (What makes a line valid at load.)"""
         try:
-            return tuple(map(type, self.values(data))) in self.accepted
+            return [*map(type, self.values(data))] in self.shapes
         except KeyError:
             return False
 
@@ -131,15 +135,15 @@ def event(name: str, *, barrier: bool = False, ignorable: bool = False) -> Calla
 
     def register(cls: P) -> P:
         cls = attrs.define(cls, slots=True, kw_only=True)
-        cls.TYPE = name
+        cls.TYPE = name  # type: ignore[attr-defined]
         required: dict[str, frozenset[type]] = {}
         optional: dict[str, frozenset[type]] = {}
         for field in attrs.fields(cls):
             (required if field.default is attrs.NOTHING else optional)[field.name] = json_kinds(field.type)
         # The first key is fetched twice, so that a single one comes as a tuple too.
         values = itemgetter(next(iter(required)), *required)
-        accepted = frozenset((kinds[0], *kinds) for kinds in itertools.product(*required.values()))
-        EVENT_TYPES[name] = EventType(name, cls, barrier, ignorable, required, optional, values, accepted)
+        shapes = tuple([kinds[0], *kinds] for kinds in itertools.product(*required.values()))
+        EVENT_TYPES[name] = EventType(name, cls, barrier, ignorable, required, optional, values, shapes)
         return cls
 
     return register

@@ -14,6 +14,7 @@ from .codec import MAX_LINE, decode
 from .errors import JournalError, SessionNotFound
 from .events import Event
 from .findings import Finding, FindingList
+from .proof import Prover, can_prove_apart
 from .scan import BOM, Consumer, ScanResult, Source, scan
 from .shapes import SESSION_ID
 from .state import State
@@ -22,6 +23,8 @@ JOURNAL: Final = "journal.jsonl"
 LOCK: Final = "journal.lock"
 #: Forks of forks are followed at most this far (format §6).
 MAX_FORKS: Final = 64
+#: From so many bytes on a second process that proves them has begun before the reading would have ended.
+_APART: Final = 32 << 20
 
 
 @attrs.define(eq=False)
@@ -36,6 +39,14 @@ class FileSource:
 
     def read(self, offset: int, length: int) -> bytes:
         return os.pread(self.fd, max(0, min(length, self.size - offset)), offset)
+
+    def prover(self, offset: int, number: int, written: bytes) -> Prover | None:
+        if self.size - offset < _APART or not can_prove_apart():
+            return None
+        try:
+            return Prover(self.fd, offset, self.size, number, written)
+        except OSError:
+            return None
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1

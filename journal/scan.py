@@ -1,9 +1,10 @@
 """Bytes → events and findings; the only place that knows damage. No I/O: bytes come from a ``Source``.
 
-One pass, in bounded memory. Nearly every line takes the short way in ``_Pass.run``: it decodes, its number is the
-expected one and its sum chains on. Whatever does not goes through ``_Pass.line``, which knows the rules of the format's
-section 7. What may still turn out to belong to a torn tail (an unfinished batch, a run of NULs followed by nothing but
-deltas) is held in a ``_Frame`` until it is decided. Only where two writers forked the chain is a second pass made.
+One pass, in bounded memory. Nearly every line takes the short way: ``proof`` has shown that its envelope is canonical,
+its number the expected one and its sum right, and ``_Pass.stretch`` parses its data. Whatever does not fit goes through
+``_Pass.line``, which knows the rules of the format's section 7 and needs no proof. What may still turn out to belong to
+a torn tail (an unfinished batch, a run of NULs followed by nothing but deltas) is held in a ``_Frame`` until it is
+decided. Only where two writers forked the chain is a second pass made.
 """
 
 from array import array
@@ -13,12 +14,14 @@ from hashlib import sha256
 from typing import Final, Protocol
 
 import attrs
+import orjson
 
-from .codec import MAX_LINE, PREFIX, SUM, SUM_BYTES, ZERO, Lossy, decode
+from .codec import SUM, ZERO, Lossy, decode
 from .events import EVENT_TYPES, Event, is_extension
 from .findings import Finding, FindingList
+from .proof import IGNORABLE_BYTES, MAX_LINE, PREFIX, STRETCH, SUM_BYTES, Chain, Proof, Prover
 
-CHUNK: Final = 1 << 20
+CHUNK: Final = STRETCH
 BOM: Final = b"\xef\xbb\xbf"
 _SEQ: Final = b'{"seq":'
 #: A welded event is looked for at this many last places of ``{"seq":`` in a bad line.
@@ -28,8 +31,12 @@ _STRIDE: Final = 64
 
 Consumer = Callable[[Event], None]
 
-#: Types that need no second look where number and sum are as expected.
-_PLAIN: Final = frozenset(EVENT_TYPES) - {"session/header", "journal/gap"}
+#: Types that need no second look where number and sum are as expected: by bytes, the name and how the keys are checked.
+_PLAIN: Final = {
+    name.encode(): (name, row.values, row.shapes)
+    for name, row in EVENT_TYPES.items()
+    if name not in ("session/header", "journal/gap")
+}
 
 
 class Source(Protocol):
@@ -40,6 +47,10 @@ class Source(Protocol):
 
     def read(self, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes from ``offset``; fewer only at the end."""
+        ...
+
+    def prover(self, offset: int, number: int, written: bytes) -> Prover | None:
+        """A second process that proves what follows on the line of that number and sum, where that pays."""
         ...
 
 
@@ -55,6 +66,9 @@ class BytesSource:
 
     def read(self, offset: int, length: int) -> bytes:
         return self.data[offset : offset + length]
+
+    def prover(self, offset: int, number: int, written: bytes) -> Prover | None:
+        return None
 
 
 @attrs.frozen
@@ -305,52 +319,114 @@ class _Pass:
     # ------------------------------------------------------------ the pass
 
     def run(self) -> ScanResult:
-        emit, plain, excluded, stride = self.emit, _PLAIN, self.excluded, _STRIDE - 1
         at = self.start
         trailing: tuple[int, bytes, int] | None = None
-        for lines, held, length in self.pieces():
-            # The short way keeps its place in locals; ``calm`` is False while anything may still be undone.
-            first = expected = self.expected
-            written, calm = self.written, self.calm()
-            last: Event | None = None
-            for line in lines:
-                event = decode(line, at)
-                if (
-                    calm
-                    and event is not None
-                    and event.seq == expected
-                    and event.type in plain
-                    and not event.more
-                    and at not in excluded
-                ):
-                    digest = sha256(written + line[:-SUM_BYTES]).hexdigest()[:32]
-                    if digest == event.sum and event.data.__class__ is dict:
-                        if not expected & stride:
-                            self.numbers.append(expected)
-                            self.offsets.append(at)
-                        expected += 1
-                        written = digest.encode()
-                        last = event
-                        at += len(line) + 1
-                        emit(event)
-                        continue
-                if last is not None:
-                    self.catch_up(last, expected - first)
-                self.line(line, at, event)
-                at += len(line) + 1
-                first = expected = self.expected
-                written, calm, last = self.written, self.calm(), None
-            if last is not None:
-                self.catch_up(last, expected - first)
+        alone = False
+        pieces = self.pieces(at)
+        while (piece := next(pieces, None)) is not None:
+            text, held, length = piece
+            at = self.read(text, at)
             if held is not None:
                 trailing = (at, held, length)
             elif length:
                 self.oversized(at, length)
                 at += length + 1
+            elif not alone and self.calm():
+                alone = True
+                prover = self.source.prover(at, self.expected - 1, self.written)
+                if prover is not None:
+                    at = self.follow(prover, at)
+                    pieces = self.pieces(at)
         return self.finish(trailing)
 
+    def read(self, text: bytes, at: int) -> int:
+        """Whole lines, each with its LF, that stand at ``at``. Says where they end."""
+        lines = text.split(b"\n")
+        lines.pop()
+        done = begin = 0
+        while done < len(lines):
+            if self.calm():
+                proof = Chain(self.expected - 1, self.written).prove(lines, done)
+                begin, _ = self.stretch(text, begin, proof, at)
+                done += len(proof)
+            if done < len(lines):
+                line = lines[done]
+                self.line(line, at + begin, decode(line, at + begin))
+                begin += len(line) + 1
+                done += 1
+        return at + begin
+
+    def follow(self, prover: Prover, at: int) -> int:
+        """Read what a second process has proven, as long as that is what is expected here. Says where it ends."""
+        try:
+            for proof in prover:
+                length = sum(proof.lengths) + len(proof)
+                end, holds = self.stretch(self.source.read(at, length), 0, proof, at)
+                at += end
+                if not holds:
+                    break
+        finally:
+            prover.close()
+        return at
+
+    def stretch(self, text: bytes, begin: int, proof: Proof, base: int) -> tuple[int, bool]:
+        """Proven lines, from ``text[begin:]`` on, where ``text`` stands at ``base``: the short way of each.
+
+        Says where in ``text`` they end, and whether the proof still holds for what follows: a line that had to be
+        taken the long way may have been given another number.
+        """
+        emit, loads, stride = self.emit, orjson.loads, _STRIDE - 1
+        table = [_PLAIN.get(name) for name in proof.names]
+        sums, place = proof.sums.decode(), 0
+        number = first = self.expected
+        calm = self.calm()
+        last: Event | None = None
+        for length, start, tail, ts, kind in zip(
+            proof.lengths, proof.starts, proof.tails, proof.stamps, proof.kinds, strict=True
+        ):
+            at, end = base + begin, begin + length
+            plain = table[kind]
+            if calm and tail and plain is not None:
+                type_, values, shapes = plain
+                try:
+                    data = loads(text[begin + start : end - tail])
+                    fits = [*map(type, values(data))] in shapes
+                except (ValueError, KeyError):
+                    fits = False
+                if fits:
+                    if not number & stride:
+                        self.numbers.append(number)
+                        self.offsets.append(at)
+                    sum_ = sums[place : place + 32]
+                    last = Event(number, ts, type_, data, sum_, tail == IGNORABLE_BYTES, 0, at, length)
+                    emit(last)
+                    begin = end + 1
+                    place += 32
+                    number += 1
+                    continue
+            if last is not None:
+                self.catch_up(last, number - first)
+                last = None
+            line = text[begin:end]
+            self.line(line, at, decode(line, at))
+            begin = end + 1
+            place += 32
+            number += 1
+            first = self.expected
+            calm = self.calm() and first == number and self.written == proof.sums[place - 32 : place]
+        if last is not None:
+            self.catch_up(last, number - first)
+        return begin, self.expected == number and self.written == proof.sums[place - 32 : place]
+
     def calm(self) -> bool:
-        return self.batch is None and self.nuls is None and not self.after_damage and self.expected > 0
+        """May the next line take the short way: can nothing that stands still be undone, and is nothing left out?"""
+        return (
+            not self.excluded
+            and self.batch is None
+            and self.nuls is None
+            and not self.after_damage
+            and self.expected > 0
+        )
 
     def catch_up(self, last: Event, events: int) -> None:
         """What the short way has passed: so many events, ``last`` the last of them."""
@@ -361,30 +437,34 @@ class _Pass:
         self.last_ts = last.ts
         self.end = last.offset + last.length + 1
 
-    def pieces(self) -> Iterator[tuple[list[bytes], bytes | None, int]]:
-        """Lines without LF; then what follows the last LF with its length, or the length of a line too long to hold."""
-        source, offset, size = self.source, self.start, self.source.size
+    def pieces(self, offset: int) -> Iterator[tuple[bytes, bytes | None, int]]:
+        """Whole lines; then what follows the last LF with its length, or the length of a line too long to hold."""
+        source, size = self.source, self.source.size
         carry = b""
         while offset < size:
-            chunk = source.read(offset, min(CHUNK, size - offset))
+            chunk = source.read(offset, min(max(CHUNK, len(carry)), size - offset))
             if not chunk:
                 break
             offset += len(chunk)
-            lines = (carry + chunk if carry else chunk).split(b"\n")
-            carry = lines.pop()
-            if lines and len(lines[0]) > MAX_LINE + 4:
-                yield [], None, len(lines[0])
-                del lines[0]
-            yield lines, None, 0
+            first = chunk.find(b"\n")
+            if len(carry) + first > MAX_LINE + 4:
+                yield b"", None, len(carry) + first
+                chunk, carry = chunk[first + 1 :], b""
+            last = chunk.rfind(b"\n") + 1
+            if last:
+                yield carry + chunk[:last], None, 0
+                carry = chunk[last:]
+            else:
+                carry += chunk
             if len(carry) > MAX_LINE + 4:
                 begin, end = offset - len(carry), self.find_lf(offset)
                 if end < 0:
-                    yield [], carry, size - begin
+                    yield b"", carry, size - begin
                     return
-                yield [], None, end - begin
+                yield b"", None, end - begin
                 offset, carry = end + 1, b""
         if carry:
-            yield [], carry, len(carry)
+            yield b"", carry, len(carry)
 
     def find_lf(self, offset: int) -> int:
         while chunk := self.source.read(offset, CHUNK):
@@ -443,9 +523,8 @@ class _Pass:
     def digest(self, event: Event, line: bytes, prev: bytes) -> bytes:
         if event.seq == 0 and event.type == "session/header" and self.expected == 0:
             parent = event.data.get("parent")
-            prev = (
-                parent.get("sum") if isinstance(parent, dict) and isinstance(parent.get("sum"), str) else ZERO
-            ).encode("utf-8", "replace")
+            forked_at = parent.get("sum") if isinstance(parent, dict) else None
+            prev = (forked_at if isinstance(forked_at, str) else ZERO).encode("utf-8", "replace")
         return sha256(prev + line[:-SUM_BYTES]).hexdigest()[:32].encode()
 
     def fits(self, event: Event, line: bytes) -> bool:
