@@ -206,9 +206,14 @@ class _Turn:
             cancelled = error
             self._stop.request("cancelled")
         stopper.cancel()
+        ending_beside = [steps, stopper]
         if not steps.done():
             steps.cancel()
-        await asyncio.gather(steps, stopper, return_exceptions=True)
+            if self._recorder.failure is None:
+                # What was asked becomes durable while bodies still come to their end.
+                self._note_stops()
+                ending_beside.append(asyncio.ensure_future(self._recorder.barrier()))
+        await asyncio.gather(*ending_beside, return_exceptions=True)
         if self._recorder.failure is not None:
             raise self._recorder.failure
         defect = None if steps.cancelled() else steps.exception()

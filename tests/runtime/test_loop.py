@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from maka.journal.errors import JournalError, JournalWriteError
+from maka.journal.events import Draft
 from maka.runtime.loop import Options, Stop
 from maka.runtime.retry import RetryPolicy
 from maka.runtime.scripted import Ask, Do, End, Fail, Say, Tokens, Wait
@@ -103,6 +104,21 @@ def test_request_headers_only_where_they_are_due() -> None:
     assert first["header"]["provider"] == "scripted"
     assert [tool["name"] for tool in first["header"]["tools"]] == ["a"]
     assert [data["turn"] for data in bench.journal.of("turn/start")] == [1, 2]
+
+
+def test_a_request_made_with_something_else_says_so() -> None:
+    def change(request: Any) -> None:
+        patch = Draft("session/updated", {"patch": {"model": "scripted-2"}})
+        bench.conversation.observe(bench.journal.append(patch))
+
+    bench = Bench([[Do(change), Ask("a")], ["done"]], [FakeTool("a")])
+    run(bench)
+    headers = bench.journal.of("request/header")
+    assert [(data["step"], data["reason"], data["header"]["model"]) for data in headers] == [
+        (1, "initial", "scripted-1"),
+        (2, "change", "scripted-2"),
+    ]
+    assert bench.model.requests[1].model == "scripted-2"
 
 
 def test_live_text_is_joined_and_marked_ignorable() -> None:
@@ -365,6 +381,30 @@ def test_a_stop_answers_every_call() -> None:
     assert second["error"]["code"] == "TOOL_ABORTED_BEFORE_DISPATCH"
     assert len(bench.journal.of("tool/call")) == 1
     assert seen[0].cancelled.is_set()
+
+
+def test_a_stop_is_durable_while_bodies_still_come_to_their_end() -> None:
+    signals: list[Stop] = []
+    durable: list[bool] = []
+
+    async def slow_to_end(arguments: Any, context: Any) -> ToolOutput:
+        signals[0].request()
+        try:
+            await asyncio.sleep(30)
+        finally:
+            await asyncio.sleep(0.05)
+            synced = bench.journal.events[: bench.journal.synced]
+            durable.append(any(event.type == "turn/stop_requested" for event in synced))
+        return ToolOutput.of("")
+
+    bench = Bench([[Ask("a")]], [FakeTool("a", slow_to_end)])
+
+    async def turn() -> Any:
+        signals.append(Stop())
+        return await bench.loop.run_turn("hello", stop=signals[0])
+
+    assert asyncio.run(turn()).reason["kind"] == "aborted"
+    assert durable == [True]
 
 
 def test_a_body_that_finishes_in_spite_of_the_stop_keeps_its_outcome() -> None:
