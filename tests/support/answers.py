@@ -73,7 +73,8 @@ class Answer:
     @property
     def json(self) -> Any:
         """The one document, alone on its line."""
-        assert self.out.endswith("\n") and self.out.count("\n") == 1, self.out[:300]
+        assert self.out.endswith("\n"), self.out[:300]
+        assert self.out.count("\n") == 1, self.out[:300]
         return json.loads(self.out)
 
 
@@ -143,7 +144,7 @@ def _shaped(doc: Any) -> None:
         code, severity = finding["code"], finding["severity"]
         late = code == "message_missing" and severity == "notice"
         assert late or severity == SEVERITIES[code], finding
-        assert finding["message"] and finding["remedy"], finding
+        assert all((finding["message"], finding["remedy"])), finding
         assert set(finding) <= {"code", "severity", "seq", "offset", "length", "message", "remedy", "was", "count"}
         if severity == "damage":
             assert isinstance(finding.get("offset"), int), finding
@@ -264,10 +265,9 @@ def settled(path: Path, *flags: str) -> Repaired:
     state = inspect(path)
     assert state["verdict"] == "healthy", codes(state)
     assert state["pending"] == []
-    for key in ("turns", "runs", "continuations", "handoffs", "interactions", "queue", "plans", "usage"):
+    for key in ("turns", "runs", "plans", "usage"):
         if "--salvage" not in flags:
-            assert state[key] == inspected[key] or key in ("turns", "runs"), key
-    assert {run["status"] for run in inspected["runs"]} <= RUN_STATES
+            assert state[key] == inspected[key], key
     again = repair(path, *flags)
     assert (again["appended"], again["set_aside"]) == ([], [])
     assert path.read_bytes() == result.after, "a second repair changed something"
