@@ -50,13 +50,15 @@ def plan_closers(state: State, *, cause: str | None = None) -> Closing:
 
     ``cause`` is the failure class that open turns end with (``failed``) in place of ``interrupted``.
     """
-    return _Planner(state, cause).plan()
+    return _Planner(state, cause, state.turns.last).plan()
 
 
 @attrs.define
 class _Planner:
     state: State
     cause: str | None
+    #: The newest turn's number, with the turns that the drafts so far open.
+    number: int
     drafts: list[Draft] = attrs.field(factory=list)
     findings: list[Finding] = attrs.field(factory=list)
     #: Turns and runs that the drafts so far have ended or settled, and interactions that they have closed.
@@ -70,9 +72,8 @@ class _Planner:
         state = self.state
         for claim in state.continuations.claims.values():
             self.claim(claim)
-        turn = state.turns.last
         for admission in state.admissions.open.values():
-            turn += self.admission(admission, turn + 1)
+            self.admission(admission)
         for open_turn in state.turns.open.values():
             if open_turn.turn_id not in self.ended:
                 self.turn(open_turn)
@@ -102,7 +103,7 @@ class _Planner:
         elif run is not None and run.terminal_seq is not None:
             self.claim_found(claim, f"its run {run_id} has ended and was not settled")
             self.settle(run_id)
-        elif turn is not None and turn.newest_run == run_id:
+        elif run is not None and turn is not None and turn.newest_run == run_id:
             if run_id in turn.stepped:
                 self.claim_found(claim, f"its run {run_id} was interrupted in step {turn.step}")
             elif claim.start_kind == "claim_repair":
@@ -139,6 +140,7 @@ class _Planner:
     def abandon(self, claim: Claim, stop: Stop | None) -> None:
         """The claim's target as claimed, started by the repair and ended at once; the provider is not called."""
         data, run_id = claim.data, claim.target_run_id
+        self.number = max(self.number, data["turn"])
         run = self.state.runs.live.get(run_id)
         if run is None or run.created_seq is None:
             self.draft("run/created", run=claim.target)
@@ -162,38 +164,40 @@ class _Planner:
 
     # ------------------------------------------------------------ admissions
 
-    def admission(self, admission: Admission, turn: int) -> bool:
-        """Close or complete one; True where that opened turn number ``turn``."""
+    def admission(self, admission: Admission) -> None:
         if admission.started_seq is not None:
             self.missing_message(admission)
-            return False
+            return
         if admission.stop is None and admission.run is None and admission.kind == "root":
-            return False
+            return
         if self.state.turns.known(admission.turn_id):
-            return False  # it has run, and its opening was lost
+            return  # it has run, and its opening was lost
         state = "stopped before it started" if admission.stop else "never started"
         self.found(
             "admission_unfinished",
             f"turn {admission.turn_id} was admitted ({admission.kind}) and {state}",
             admission.seq,
         )
+        self.number += 1
         run = admission.run or self.run_header(admission)
         self.draft(
             "turn/start",
             turn_id=admission.turn_id,
             run_id=admission.run_id,
             invocation_id=text_of(run.get("invocation_id")) or admission.run_id,
-            turn=turn,
+            turn=self.number,
             run=run,
         )
         if admission.kind != _WITHOUT_MESSAGE:
             self.message(admission)
         reason = {"kind": "interrupted"} if admission.stop is None else _aborted(admission.stop)
         self.end(admission.turn_id, admission.run_id, reason)
-        return True
 
     def missing_message(self, admission: Admission) -> None:
-        late = admission.stepped or admission.ended
+        if admission.message_id is None:
+            return
+        turn = self.state.turns.open.get(admission.turn_id)
+        late = admission.stepped or turn is None or turn.first_seq != admission.started_seq
         self.found(
             "message_missing",
             f"turn {admission.turn_id} started without the message {admission.message_id} that it was admitted with"

@@ -553,22 +553,20 @@ def test_a_message_that_comes_too_late_is_a_notice() -> None:
     assert missing.severity == "notice"
 
 
-def test_claims_come_first_then_admissions_then_turns() -> None:
+def test_claims_come_before_admissions_and_turns_count_on() -> None:
     builder, _ = claimed()
-    data: dict[str, Any] = {"turn_id": "tA", "run_id": "rA", "message_id": "mA", "previous_root_turn_id": "t1"}
-    data |= {"execution": {"kind": "linked_child_initial"}, "input": {"content": TEXT}, "input_digest": "0" * 64}
-    builder.add("turn/admitted", data)
-    builder.turn = 2
-    builder.start()
+    for name in "AB":
+        data: dict[str, Any] = {"turn_id": f"t{name}", "run_id": f"r{name}", "message_id": f"m{name}"}
+        data |= {"previous_root_turn_id": "t1", "execution": {"kind": "linked_child_initial"}}
+        builder.add("turn/admitted", {**data, "input": {"content": TEXT}, "input_digest": "0" * 64})
     planned = closers(builder)
+    child = ["turn/start", "user/message", "turn/end"]
     assert [type for type, _ in planned] == [
         "run/created",
         "continuation/start",
         "turn/end",
         "run/settled",
-        "turn/start",
-        "user/message",
-        "turn/end",
-        "turn/end",
+        *child,
+        *child,
     ]
-    assert planned[4][1]["turn"] == 4
+    assert [data["turn"] for type, data in planned if type == "turn/start"] == [3, 4]
