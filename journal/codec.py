@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from .errors import InvalidEvent
-from .events import EVENT_TYPES, Draft, Event, is_extension
+from .events import EVENT_TYPES, Draft, Event, is_extension, structure_of
 from .proof import MAX_DEPTH as MAX_DEPTH
 from .proof import MAX_LINE as MAX_LINE
 from .proof import PREFIX, brackets
@@ -225,9 +225,7 @@ def check_shape(draft: Draft) -> None:
 
 def structure(type_: str, data: dict[str, Any]) -> Any:
     """The payload class's instance for ``data``; of an unknown type, ``data`` itself. Raises InvalidEvent."""
-    from .typed import structure as typed
-
-    return typed(type_, data)
+    return structure_of(type_)(data)
 
 
 def draft_of(payload: Any) -> Draft:

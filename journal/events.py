@@ -7,6 +7,7 @@ derived from the classes, so there is nothing to keep in step.
 Nested values that later versions may extend (content blocks, requests, compositions) stay plain JSON.
 """
 
+import functools
 import itertools
 import types
 import typing
@@ -27,6 +28,14 @@ Purpose = Literal["resume", "handoff"]
 
 #: Types of extensions begin with this; they are kept and skipped by whoever does not know them.
 EXTENSION_PREFIX: Final = "x-"
+
+
+@functools.lru_cache(maxsize=256)
+def structure_of(type_: str) -> Callable[[JsonObject], Any]:
+    """What types the data of events of this type; cattrs is imported when the first is asked for."""
+    from .typed import structure_of
+
+    return structure_of(type_)
 
 
 @attrs.define(slots=True, eq=False, repr=True)
@@ -57,9 +66,7 @@ class Event:
         Raises InvalidEvent if an optional or nested value does not have the shape of the format.
         """
         if self._payload is None:
-            from .codec import structure
-
-            self._payload = structure(self.type, self.data)
+            self._payload = structure_of(self.type)(self.data)
         return self._payload
 
     def to_json(self) -> JsonObject:

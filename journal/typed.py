@@ -1,55 +1,75 @@
-"""Payload classes ↔ JSON objects, by cattrs. Imported only when something is typed: most commands never are. No I/O."""
+"""Payload classes ↔ JSON objects. Imported only when something is typed: most commands never are. No I/O.
 
+Reading is by plain functions that call a class with the object's values: load has checked the kinds of what is
+required, and nested values stay the JSON that they are, except for the few that have a class of their own. Writing is
+by cattrs.
+"""
+
+import typing
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 import cattrs
-from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+from cattrs.gen import make_dict_unstructure_fn, override
 
 from .errors import InvalidEvent
 from .events import EVENT_TYPES, Draft, EndReason, RunHeader, Usage
 
-_converter = cattrs.Converter(detailed_validation=False, prefer_attrib_converters=True)
-# JSON values are taken as they are: load has checked the kinds of what is required, and nested JSON stays JSON.
-_converter.register_structure_hook_func(
-    lambda cls: not attrs.has(cls) and not _holds_attrs(cls), lambda value, _: value
-)
+Structure = Callable[[dict[str, Any]], Any]
+
+_converter = cattrs.Converter(detailed_validation=False)
 
 
-def _holds_attrs(cls: Any) -> bool:
-    return any(attrs.has(part) for part in getattr(cls, "__args__", ()))
+def _nested(annotation: Any) -> type | None:
+    """The payload class that an annotation names, alone or beside None."""
+    parts = (annotation, *typing.get_args(annotation))
+    return next((part for part in parts if isinstance(part, type) and attrs.has(part)), None)
 
 
-def _optional(part: type) -> Any:
-    structure = _converter.get_structure_hook(part)
-    return lambda value, _: None if value is None else structure(value, part)
+def _structure_of(cls: type) -> Structure:
+    fields = {field.name for field in attrs.fields(cls)}
+    parts = [(field.name, _nested(field.type)) for field in attrs.fields(cls)]
+    inner = tuple((name, _structure_of(part)) for name, part in parts if part is not None)
+
+    def structure(data: dict[str, Any]) -> Any:
+        try:
+            payload = cls(**data)
+        except TypeError:  # keys that this version does not know, or some that it needs are missing
+            payload = cls(**{key: value for key, value in data.items() if key in fields})
+        for name, structure_part in inner:
+            value = getattr(payload, name)
+            if value is not None:
+                setattr(payload, name, structure_part(value))
+        return payload
+
+    return structure
 
 
 for _cls in (RunHeader, EndReason, Usage, *(row.cls for row in EVENT_TYPES.values())):
-    _converter.register_structure_hook(
-        _cls, make_dict_structure_fn(_cls, _converter, _cattrs_detailed_validation=False)
-    )
-    _converter.register_unstructure_hook(
-        _cls,
-        make_dict_unstructure_fn(
-            _cls,
-            _converter,
-            **{field.name: override(omit_if_default=field.default is None) for field in attrs.fields(_cls)},  # type: ignore[arg-type]
-        ),
-    )
-    _converter.register_structure_hook_func(lambda cls, part=_cls: cls == (part | None), _optional(_cls))
-
-_hooks = {name: (_converter.get_structure_hook(row.cls), row.cls) for name, row in EVENT_TYPES.items()}
+    _omit: dict[str, Any] = {
+        field.name: override(omit_if_default=field.default is None) for field in attrs.fields(_cls)
+    }
+    _converter.register_unstructure_hook(_cls, make_dict_unstructure_fn(_cls, _converter, **_omit))
 
 
-def structure(type_: str, data: dict[str, Any]) -> Any:
-    hook = _hooks.get(type_)
-    if hook is None:
-        return data
-    try:
-        return hook[0](data, hook[1])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidEvent(f"a {type_} does not have the shape of the format: {error!r}", type=type_) from None
+def structure_of(type_: str) -> Structure:
+    """The function that types the data of events of this type; of an unknown type it gives the data itself.
+
+    What it gives raises InvalidEvent where an optional or nested value does not have the shape of the format.
+    """
+    row = EVENT_TYPES.get(type_)
+    if row is None:
+        return lambda data: data
+    structure = _structure_of(row.cls)
+
+    def checked(data: dict[str, Any]) -> Any:
+        try:
+            return structure(data)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidEvent(f"a {type_} does not have the shape of the format: {error!r}", type=type_) from None
+
+    return checked
 
 
 def unstructure(payload: Any) -> Draft:
