@@ -1,5 +1,6 @@
 """Whatever a crash or a disk leaves of a journal: a repair closes it, a second one changes nothing, the chain holds."""
 
+import json
 import os
 from typing import Any
 
@@ -302,4 +303,33 @@ def test_any_events_in_any_order_are_closed(events: list[tuple[str, dict[str, An
     builder = Builder(tool_boundary="t1_after_preflight_v1" if boundary else None)
     for name, payload in events:
         builder.add(name, payload)
+    settles(builder.raw(), salvage=True)
+
+
+LINES = [json.loads(line) for line in REALISTIC.lines[1:]]
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(["drop", "double", "swap", "cut"]), st.integers(0, 10_000), st.integers(0, 10_000)),
+    max_size=5,
+)
+
+
+@settings(max_examples=MANY, deadline=None, suppress_health_check=list(HealthCheck))
+@given(CHANGES)
+def test_true_events_dropped_doubled_moved_and_cut(changes: list[tuple[str, int, int]]) -> None:
+    events = list(LINES)
+    for what, one, two in changes:
+        if not events:
+            break
+        at, other = one % len(events), two % len(events)
+        if what == "drop":
+            del events[at]
+        elif what == "double":
+            events.insert(other, events[at])
+        elif what == "swap":
+            events[at], events[other] = events[other], events[at]
+        else:
+            del events[max(at, len(events) // 2) :]
+    builder = Builder()
+    for event in events:
+        builder.add(event["type"], event["data"], ignorable=event.get("ignorable", False))
     settles(builder.raw(), salvage=True)
