@@ -111,7 +111,8 @@ class FakeTool:
     async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
         self.entered += 1
         result = self._body(arguments, context)
-        return await result if asyncio.iscoroutine(result) else result
+        output: ToolOutput = await result if asyncio.iscoroutine(result) else result
+        return output
 
 
 def header(session_id: str = "s1", cwd: str = "/") -> Draft:
