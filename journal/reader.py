@@ -3,7 +3,7 @@
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ JOURNAL: Final = "journal.jsonl"
 LOCK: Final = "journal.lock"
 #: Forks of forks are followed at most this far (format §6).
 MAX_FORKS: Final = 64
+#: Events of a journal of more bytes are not kept in memory on the way: whoever asks for them reads again.
+_KEPT: Final = 128 << 20
 #: From so many bytes on a second process that proves them has begun before the reading would have ended.
 _APART: Final = 32 << 20
 
@@ -146,11 +148,15 @@ class Reading:
     source: Source
     scan: ScanResult
     state: State
-    #: What is to be said of the parents of a fork (``parent_missing``, ``parent_mismatch``).
+    #: What is to be said of what stands beside the file: a fork's parents, and blobs.
     findings: FindingList
+    #: The events that stand, without the header, where they were to be kept and the journal is not too big for it.
+    kept: list[Event] | None = None
 
     def events(self) -> list[Event]:
-        """The events that stand, without the header; read again from the bytes of this reading."""
+        """The events that stand, without the header; read again from the bytes of this reading, unless kept."""
+        if self.kept is not None:
+            return self.kept
         events: list[Event] = []
 
         def begin() -> Consumer:
@@ -173,18 +179,18 @@ def writer_hint(path: Path) -> dict[str, Any] | None:
     return hint if isinstance(hint, dict) and hint else None
 
 
-def read(path: str | os.PathLike[str], *, observe: Callable[[], Consumer] | None = None) -> Reading:
+def read(path: str | os.PathLike[str], *, observe: Callable[[], Consumer] | None = None, keep: bool = False) -> Reading:
     """Read a journal to the size it has at open; if that changed meanwhile, look again (a few times).
 
     ``observe`` is called at the start of each pass and returns a further consumer of the events that stand; for a
-    fork, of the parents' events up to the fork points first. Raises SessionNotFound, and JournalError where the file
-    cannot be opened or read.
+    fork, of the parents' events up to the fork points first. ``keep``: the events are wanted too, and one pass is
+    cheaper than two. Raises SessionNotFound, and JournalError where the file cannot be opened or read.
     """
     path = Path(path)
     for _ in range(3):
         source = open_source(path)
         try:
-            reading = read_source(source, path, observe=observe)
+            reading = read_source(source, path, observe=observe, keep=keep)
         except OSError as error:
             raise JournalError(
                 f"cannot read {path}: {_reason(error)}; the bytes were not touched", path=path
@@ -198,10 +204,13 @@ def read(path: str | os.PathLike[str], *, observe: Callable[[], Consumer] | None
     return reading
 
 
-def read_source(source: Source, path: Path, *, observe: Callable[[], Consumer] | None = None) -> Reading:
-    """Fold what a source holds. ``path`` tells where parents are looked for."""
+def read_source(
+    source: Source, path: Path, *, observe: Callable[[], Consumer] | None = None, keep: bool = False
+) -> Reading:
+    """Fold what a source holds. ``path`` tells where parents are looked for; the others are those of ``read``."""
     findings = FindingList()
     state = State()
+    kept: list[Event] | None = [] if keep and source.size <= _KEPT else None
     header = first_event(source)
     is_fork = header is not None and isinstance(header.data.get("parent"), dict)
 
@@ -212,18 +221,35 @@ def read_source(source: Source, path: Path, *, observe: Callable[[], Consumer] |
         further = observe() if observe is not None else None
         if header is not None and is_fork:
             inherit(header, path, state, further, findings)
-        apply = state.apply
-        if further is None:
-            return apply
-
-        def both(event: Event) -> None:
-            further(event)
-            apply(event)
-
-        return both
+        consume: Consumer = state.apply
+        if kept is not None:
+            kept.clear()
+            consume = _both(kept.append, consume)
+        return consume if further is None else _both(further, consume)
 
     result = scan(source, begin, name=session_name(path))
-    return Reading(path, source, result, state, findings)
+    findings.extend(_lost_blobs(path, state))
+    if kept is not None:
+        kept = [event for event in kept if event.type != "session/header"]
+    return Reading(path, source, result, state, findings, kept)
+
+
+def _lost_blobs(path: Path, state: State) -> Iterator[Finding]:
+    refs = state.blobs.refs
+    if refs:
+        from . import blobs
+
+        for ref in blobs.missing(path.parent, refs):
+            what = f"event {refs[ref]} names the content {ref[:80]}, and no file under {blobs.BLOBS}/ holds it"
+            yield Finding("blob_missing", what, seq=refs[ref])
+
+
+def _both(first: Consumer, second: Consumer) -> Consumer:
+    def consume(event: Event) -> None:
+        first(event)
+        second(event)
+
+    return consume
 
 
 def first_event(source: Source) -> Event | None:

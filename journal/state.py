@@ -13,8 +13,9 @@ import attrs
 from .errors import InvalidEvent
 from .events import EVENT_TYPES, Draft, Event, JsonObject, is_extension
 from .findings import Finding, FindingList
-from .views import admissions, continuations, interactions, plans, queue, runs, session, turns, usage
+from .views import admissions, blobs, continuations, interactions, plans, queue, runs, session, turns, usage
 from .views.admissions import Admissions
+from .views.blobs import Blobs
 from .views.continuations import Continuations
 from .views.interactions import Interactions
 from .views.plans import Plans
@@ -53,6 +54,7 @@ _VIEWS: Final[tuple[tuple[str, Any], ...]] = (
     ("queue", queue),
     ("plans", plans),
     ("usage", usage),
+    ("blobs", blobs),
     ("session", session),
 )
 
@@ -87,6 +89,7 @@ class State:
     continuations: Continuations = attrs.field(factory=Continuations)
     plans: Plans = attrs.field(factory=Plans)
     usage: Usage = attrs.field(factory=Usage)
+    blobs: Blobs = attrs.field(factory=Blobs)
     problems: FindingList = attrs.field(factory=FindingList)
     last_ts: int = 0
     skews: int = 0
@@ -131,6 +134,7 @@ class State:
         self.problems = problems
         self.skews, self.skew_seq = 0, -1
         self.extensions.clear()
+        self.blobs.refs.clear()
 
     def check(self, draft: Draft) -> None:
         """Raises InvalidEvent for a draft that may not follow on what was folded. Changes nothing.
