@@ -7,6 +7,7 @@ a torn tail (an unfinished batch, a run of NULs followed by nothing but deltas) 
 decided. Only where two writers forked the chain is a second pass made.
 """
 
+import gc
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -126,11 +127,18 @@ def scan(
     ``name`` is the directory's name, to be compared with the header's session id.
     """
     excluded: frozenset[int] = frozenset()
-    while True:
-        try:
-            return _Pass(source, begin(), excluded, name, after).run()
-        except _Forked as fork:
-            excluded |= fork.losers
+    collecting = gc.isenabled()
+    # What is read holds no cycles; to look for some each few hundred lines would cost more than to parse them.
+    gc.disable()
+    try:
+        while True:
+            try:
+                return _Pass(source, begin(), excluded, name, after).run()
+            except _Forked as fork:
+                excluded |= fork.losers
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def accept(findings: Iterable[Finding], accepted: set[tuple[str, int]]) -> FindingList:
@@ -149,7 +157,7 @@ def accept(findings: Iterable[Finding], accepted: set[tuple[str, int]]) -> Findi
         out.append(finding)
     for code, offset in unlisted:
         if (code, offset) not in accepted:
-            out.append(Finding(code, "more of the same", offset=offset))
+            out.append(Finding(code, "one more of this kind, behind the first that are described", offset=offset))
     return out
 
 
