@@ -150,13 +150,13 @@ def resume(*steps: str) -> Lineage:
     """A source and then, in this order, what the steps name."""
     journal = Lineage().source()
     doing = {
-        "claim": lambda: journal.claim(),
-        "created": lambda: journal.created(),
-        "start": lambda: journal.begun(),
+        "claim": journal.claim,
+        "created": journal.created,
+        "start": journal.begun,
         "repair start": lambda: journal.begun(kind="claim_repair"),
         "composition": lambda: journal.add("run/composition", {"run_id": "rT", "composition": COMPOSITION}),
-        "step": lambda: journal.stepping(),
-        "completed": lambda: journal.ended(),
+        "step": journal.stepping,
+        "completed": journal.ended,
         "interrupted": lambda: journal.ended(kind="interrupted"),
         "settled": lambda: journal.add("run/settled", {"run_id": "rT"}),
         "stop": lambda: journal.stopped("tT"),
@@ -390,8 +390,8 @@ def test_a_resumed_turn_goes_on_in_the_history(tmp_path: Path) -> None:
 def handoff(*steps: str) -> Lineage:
     journal = Lineage().pausable()
     doing = {
-        "pause": lambda: journal.pause(),
-        "claim": lambda: journal.handed(),
+        "pause": journal.pause,
+        "claim": journal.handed,
         "created": lambda: journal.created("cS"),
         "start": lambda: journal.begun("cS"),
         "composition": lambda: journal.add("run/composition", {"run_id": "rS", "composition": COMPOSITION}),
