@@ -504,7 +504,8 @@ def _folded(path: Path) -> tuple[State, Mark, int | None]:
             path=path,
             offset=found.tail.offset,
         )
-    return reading.state, found.head, None
+    # Blank and repeated lines may follow the last event; what is appended goes behind them.
+    return reading.state, Mark(source.size, found.head.seq, found.head.sum), None
 
 
 def _exists(path: Path) -> JournalConflict:

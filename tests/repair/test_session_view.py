@@ -10,6 +10,7 @@ import pytest
 
 import maka
 from maka.journal.lock import SessionLock
+from maka.journal.writer import JournalWriter
 from maka.repair.session import Session, survey
 from support.builder import Builder
 from support.chain import check
@@ -312,10 +313,11 @@ def test_a_salvaged_journal_opens_for_writing(tmp_path: Path) -> None:
     assert maka.inspect(path).verdict == "healthy"
 
 
-def test_trailing_lines_that_are_no_events_do_not_keep_a_session_from_opening(tmp_path: Path) -> None:
+@pytest.mark.parametrize("opened", [maka.open_session, JournalWriter.open])
+def test_trailing_lines_that_are_no_events_do_not_keep_a_session_from_opening(tmp_path: Path, opened: Any) -> None:
     builder = Builder().plain_turn()
     path = builder.write(tmp_path, builder.raw() + b"\n" + builder.lines[-1] + b"\n")
-    with maka.open_session(path) as journal:
+    with opened(path) as journal:
         journal.append(maka.SessionNote(kind="abort"))
         journal.flush()
     assert maka.inspect(path).verdict == "healthy"
