@@ -92,7 +92,7 @@ def inspection(doc: Doc, paint: Painter) -> Lines:
 
 
 def _facts(doc: Doc, paint: Painter) -> Lines:
-    verdict = str(doc.get("verdict"))
+    verdict = line(doc.get("verdict"), 20)
     header = _object(doc.get("header"))
     head = _object(doc.get("head"))
     rows = [

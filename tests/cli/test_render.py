@@ -35,14 +35,14 @@ DOC = st.dictionaries(KEYS, JSON | st.lists(ROW, max_size=3) | ROW, max_size=14)
 
 
 @pytest.mark.parametrize("renderer", [render.inspection, render.repair, render.verification, render.listing])
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(doc=DOC)
 def test_any_document_becomes_harmless_text(renderer: Any, doc: dict[str, Any]) -> None:
     assert not [row for row in renderer(doc, text.plain) if CONTROL.search(row)]
     assert [ANSI.sub("", row) for row in renderer(doc, text.paint)] == renderer(doc, text.plain)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(doc=ROW)
 def test_any_event_becomes_one_harmless_line(doc: dict[str, Any]) -> None:
     assert not CONTROL.search(render.event(doc, text.plain))
