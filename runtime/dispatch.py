@@ -153,6 +153,8 @@ class Dispatcher:
         )
         call.seq = event.seq
         self.recorder.tell("tool_start", call_id=call.call_id, operation_id=call.operation_id, name=call.name)
+        # Those that are dispatched at the same time share a sync.
+        await asyncio.sleep(0)
         await self.recorder.barrier()
 
     async def _execute(self, call: Call, tool: Tool, arguments: dict[str, Any]) -> ToolOutput:

@@ -134,3 +134,22 @@ def test_turns_follow_each_other_and_a_second_process_goes_on(tmp_path: Path) ->
     assert_legal(request.messages)
     reasons = [event.data["reason"] for event in view.events if event.type == "request/header"]
     assert reasons == ["initial", "resume"]
+
+
+class CountingFs(RealFs):
+    def __init__(self) -> None:
+        self.syncs = 0
+        self.sync: Callable[[int], None] = self._sync
+
+    def _sync(self, fd: int) -> None:
+        self.syncs += 1
+        os.fdatasync(fd)
+
+
+def test_what_comes_together_shares_a_sync(tmp_path: Path) -> None:
+    session = Session(tmp_path, fs := CountingFs())
+    session.model = ScriptedModel([[Ask("a"), Ask("a"), Ask("a")], ["done"]])
+    session.run()
+    assert session.types().count("tool/call") == 3
+    # Opening; then the request, the calls, the results with the next request, and the end.
+    assert fs.syncs == 5
