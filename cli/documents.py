@@ -40,7 +40,7 @@ def conversation(target: str, root: str | None, *, for_people: bool) -> Answer:
     from ..repair.session import survey
 
     session = survey(target, root)
-    refusal = first_refusal(session.findings)
+    refusal = first_refusal(session.path, session.findings)
     doc: Doc = {"messages": session.messages()} if not for_people else {"entries": session.history().annotated()}
     return Answer(doc, exits.OF_READING[session.verdict], refusal)
 
@@ -60,7 +60,7 @@ def repair(target: str, root: str | None, *, dry_run: bool, salvage: bool) -> An
     except JournalError as error:
         return Answer(_not_begun(path, dry_run, "unreadable"), exits.REFUSED, str(error))
     if report.refused is not None:
-        return Answer(report.to_json(), exits.REFUSED, report.refused)
+        return Answer(report.to_json(), exits.REFUSED, f"{path}: {report.refused}")
     return Answer(report.to_json(), exits.PENDING if dry_run and report.changes else exits.DONE)
 
 
@@ -132,11 +132,12 @@ def listing(root: str | None) -> tuple[Doc, Path]:
     return {"sessions": list(FileStore(place).list())}, place
 
 
-def first_refusal(findings: Iterable[Finding]) -> str | None:
+def first_refusal(path: Path, findings: Iterable[Finding]) -> str | None:
     """Why not everything of a journal could be read, as one sentence; None where it could."""
     for finding in findings:
         if finding.severity in ("unsupported", "unreadable"):
-            return f"{finding.message}; {finding.remedy}"
+            where = "" if finding.offset is None else f" (offset {finding.offset})"
+            return f"{path}: {finding.message}{where}; {finding.remedy}"
     return None
 
 

@@ -157,7 +157,9 @@ def tail(
     _print_events(console, events, as_json)
     if not follow:
         return _refused(
-            console, documents.first_refusal(result.findings), exits.OF_READING[verdict_of(result.findings)]
+            console,
+            documents.first_refusal(follower.path, result.findings),
+            exits.OF_READING[verdict_of(result.findings)],
         )
     while console.open:
         time.sleep(_PAUSE)

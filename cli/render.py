@@ -389,6 +389,9 @@ def summary(doc: Doc) -> str:
             value = value.get("kind") or ", ".join(map(str, value)) or None
         if value not in (None, "", []):
             parts.append(f"{key.removesuffix('_id')} {line(value, 40)}")
+    for key in ("spans", "missing", "unverified", "accepted", "message_ids"):
+        if isinstance(data.get(key), list) and data[key]:
+            parts.append(f"{len(data[key]):,} {key.removesuffix('_ids')}")
     said = words(data.get("content")) or (data["text"] if isinstance(data.get("text"), str) else "")
     return "  ".join(parts) + (f"  {line(said, _CELL)!s}" if said else "")
 

@@ -96,7 +96,9 @@ def test_exit_codes_and_documents(maka_: Run, tmp_path: Path, kind: str) -> None
     assert set(ran.json) >= VERIFIED
     assert maka_("journal", "show", path).code == show
     assert maka_("journal", "show", path, "--json").code == show
-    assert maka_("journal", "tail", path).code == tail
+    ran = maka_("journal", "tail", path)
+    assert ran.code == tail
+    assert ran.err.startswith(f"maka: {path}") if tail else ran.err == ""
     ran = maka_("journal", "repair", path, "--dry-run", "--json")
     assert (ran.code, ran.json["dry_run"], ran.json["verdict_before"]) == (dry, True, verdict)
     assert set(ran.json) == REPAIRED
@@ -109,7 +111,7 @@ def test_exit_codes_and_documents(maka_: Run, tmp_path: Path, kind: str) -> None
         assert path.read_bytes() == raw
         assert ran.json["appended"] == ran.json["set_aside"] == []
         assert ran.json["verdict_after"] == verdict
-        assert ran.err.startswith("maka: ")
+        assert ran.err.startswith(f"maka: {path}")
         assert ran.err.count("\n") == 1
     else:
         assert ran.json["verdict_after"] == "healthy"
