@@ -14,7 +14,7 @@ from ..journal.events import Draft, JsonObject, RunHeader
 from ..journal.findings import Finding
 from ..journal.pairing import Call
 from ..journal.state import State
-from ..journal.views.admissions import Admission
+from ..journal.views.admissions import Admission, judge_created
 from ..journal.views.continuations import Claim
 from ..journal.views.interactions import Interaction
 from ..journal.views.problem import mapping, sequence, text_of
@@ -94,6 +94,8 @@ class _Planner:
 
     def claim(self, claim: Claim) -> None:
         run_id, turn_id = claim.target_run_id, claim.target_turn_id
+        if self.state.continuations.by_target.get(run_id) != claim.claim_id:
+            return  # an older claim has reserved this run
         run = self.state.runs.live.get(run_id)
         turn = self.state.turns.open.get(turn_id)
         if claim.start_seq is None:
@@ -104,18 +106,19 @@ class _Planner:
             self.claim_found(claim, f"its run {run_id} has ended and was not settled")
             self.settle(run_id)
         elif run is not None and turn is not None and turn.newest_run == run_id:
-            if run_id in turn.stepped:
+            if turn.rest == "indeterminate":
+                if self.stop_of(turn_id) is None:
+                    self.found(
+                        "claim_indeterminate",
+                        f"run {run_id} of turn {turn_id} was started by claim {claim.claim_id}, and whether it reached "
+                        "the provider is not known",
+                        claim.start_seq,
+                    )
+            elif run_id in turn.stepped:
                 self.claim_found(claim, f"its run {run_id} was interrupted in step {turn.step}")
             elif claim.start_kind == "claim_repair":
                 self.claim_found(claim, f"the end of its run {run_id} is missing")
                 self.end_abandoned(claim, self.stop_of(turn_id))
-            elif turn.rest == "indeterminate" and self.stop_of(turn_id) is None:
-                self.found(
-                    "claim_indeterminate",
-                    f"run {run_id} of turn {turn_id} was started by claim {claim.claim_id}, and whether it reached the "
-                    "provider is not known",
-                    claim.start_seq,
-                )
 
     def reserved(self, claim: Claim) -> bool:
         """Is the target still only reserved? Claims whose ids are taken by something else are left as they are."""
@@ -125,6 +128,8 @@ class _Planner:
         return bool(
             run_id
             and turn_id
+            and judge_created(self.state.admissions, {"run": claim.target}) is None
+            and turn_id not in self.ended
             and not turns.known(turn_id)
             and run_id not in runs.closed
             and (run is None or (run.opened_seq is None and run.turn_id == turn_id))
@@ -170,8 +175,8 @@ class _Planner:
             return
         if admission.stop is None and admission.run is None and admission.kind == "root":
             return
-        if self.state.turns.known(admission.turn_id):
-            return  # it has run, and its opening was lost
+        if self.state.turns.known(admission.turn_id) or admission.turn_id in self.ended:
+            return  # it has run, and its opening was lost; or a claim has the same turn
         state = "stopped before it started" if admission.stop else "never started"
         self.found(
             "admission_unfinished",
@@ -197,7 +202,13 @@ class _Planner:
         if admission.message_id is None:
             return
         turn = self.state.turns.open.get(admission.turn_id)
-        late = admission.stepped or turn is None or turn.first_seq != admission.started_seq
+        late = (
+            admission.stepped
+            or turn is None
+            or turn.turn_id in self.ended
+            or turn.rest is not None
+            or turn.first_seq != admission.started_seq
+        )
         self.found(
             "message_missing",
             f"turn {admission.turn_id} started without the message {admission.message_id} that it was admitted with"
