@@ -42,7 +42,7 @@ def structure_of(type_: str) -> Callable[[JsonObject], Any]:
 class Event:
     """One line of a journal, as read.
 
-    ``data`` is the JSON object exactly as it stands on disk; ``payload`` is the same typed, built on first access.
+    ``data`` is the JSON object exactly as it stands on disk; ``payload`` is the same typed, built when asked for.
     ``offset`` and ``length`` are bytes of the file, without the LF (and without a leading BOM or a CR before the LF).
     ``verified`` is False where the sum could not be proven (damage before it, or bytes that changed).
     """
@@ -57,17 +57,14 @@ class Event:
     offset: int = -1
     length: int = 0
     verified: bool = True
-    _payload: Any = attrs.field(default=None, init=False, repr=False)
 
     @property
     def payload(self) -> Any:
-        """The typed form, an instance of the type's class; of an unknown type, ``data`` itself.
+        """The typed form, a new instance of the type's class; of an unknown type, ``data`` itself.
 
         Raises InvalidEvent if an optional or nested value does not have the shape of the format.
         """
-        if self._payload is None:
-            self._payload = structure_of(self.type)(self.data)
-        return self._payload
+        return structure_of(self.type)(self.data)
 
     def to_json(self) -> JsonObject:
         """The line as a dict, keys in the order of the format."""

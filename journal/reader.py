@@ -1,6 +1,7 @@
 """Opens files, and feeds scan and fold. Reading only: nothing here creates, locks or writes anything."""
 
 import errno
+import gc
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from .errors import JournalError, SessionNotFound
 from .events import Event
 from .findings import Finding, FindingList
 from .proof import Prover, can_prove_apart
-from .scan import BOM, Consumer, ScanResult, Source, scan
+from .scan import BOM, Consumer, ScanResult, Source, scan, uncollected
 from .shapes import SESSION_ID
 from .state import State
 
@@ -25,6 +26,8 @@ LOCK: Final = "journal.lock"
 MAX_FORKS: Final = 64
 #: Events of a journal of more bytes are not kept in memory on the way: whoever asks for them reads again.
 _KEPT: Final = 128 << 20
+#: From so many events on the collector is spared what was kept.
+_MANY: Final = 10_000
 #: From so many bytes on a second process that proves them has begun before the reading would have ended.
 _APART: Final = 32 << 20
 
@@ -227,10 +230,13 @@ def read_source(
             consume = _both(kept.append, consume)
         return consume if further is None else _both(further, consume)
 
-    result = scan(source, begin, name=session_name(path))
+    with uncollected():
+        result = scan(source, begin, name=session_name(path))
+        if kept is not None:
+            kept = [event for event in kept if event.type != "session/header"]
+            if len(kept) > _MANY:
+                _promote()
     findings.extend(_lost_blobs(path, state))
-    if kept is not None:
-        kept = [event for event in kept if event.type != "session/header"]
     return Reading(path, source, result, state, findings, kept)
 
 
@@ -242,6 +248,13 @@ def _lost_blobs(path: Path, state: State) -> Iterator[Finding]:
         for ref in blobs.missing(path.parent, refs):
             what = f"event {refs[ref]} names the content {ref[:80]}, and no file under {blobs.BLOBS}/ holds it"
             yield Finding("blob_missing", what, seq=refs[ref])
+
+
+def _promote() -> None:
+    """Make what was kept old for the collector in one step; else it looks through all of it again and again."""
+    if gc.get_freeze_count() == 0:
+        gc.freeze()
+        gc.unfreeze()
 
 
 def _both(first: Consumer, second: Consumer) -> Consumer:

@@ -11,6 +11,7 @@ import gc
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import Final, Protocol
 
@@ -127,15 +128,21 @@ def scan(
     ``name`` is the directory's name, to be compared with the header's session id.
     """
     excluded: frozenset[int] = frozenset()
-    collecting = gc.isenabled()
-    # What is read holds no cycles; to look for some each few hundred lines would cost more than to parse them.
-    gc.disable()
-    try:
+    with uncollected():
         while True:
             try:
                 return _Pass(source, begin(), excluded, name, after).run()
             except _Forked as fork:
                 excluded |= fork.losers
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """The collector rests: what is read holds no cycles, and to look for them again and again costs a good part."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
     finally:
         if collecting:
             gc.enable()

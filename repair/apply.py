@@ -89,17 +89,21 @@ class RepairReport:
         }
 
 
-def examine(path: Path) -> Diagnosis:
-    """Read a journal and say what it holds and lacks. Raises SessionNotFound; JournalError where it cannot be read."""
-    reading = read(path)
-    return judge(reading.source, reading.scan, reading.state, name_of(path), reading.findings)
+def examine(path: Path, *, keep: bool = False) -> Diagnosis:
+    """Read a journal and say what it holds and lacks. ``keep``: its events are wanted too.
+
+    Raises SessionNotFound; JournalError where it cannot be read.
+    """
+    reading = read(path, keep=keep)
+    diagnosis = judge(reading.source, reading.scan, reading.state, name_of(path), reading.findings)
+    return attrs.evolve(diagnosis, events=reading.kept)
 
 
 def prepare(
-    path: Path, *, salvage: bool = False, cause: str | None = None, logical: bool = True
+    path: Path, *, salvage: bool = False, cause: str | None = None, logical: bool = True, keep: bool = False
 ) -> tuple[Diagnosis, RepairPlan]:
     """Diagnose and plan. Raises SessionNotFound; JournalError where the journal cannot be read."""
-    diagnosis = examine(path)
+    diagnosis = examine(path, keep=keep)
     try:
         return diagnosis, plan_repair(diagnosis, salvage=salvage, cause=cause, logical=logical)
     except OSError as error:

@@ -41,6 +41,8 @@ class Diagnosis:
     closing: Closing
     findings: FindingList
     verdict: Verdict
+    #: The events that stand, without the header, where the reader has kept them.
+    events: list[Event] | None = None
 
     @property
     def session_id(self) -> str:

@@ -104,7 +104,12 @@ class Session:
 
     @cached_property
     def events(self) -> list[Event]:
-        """Every event on disk that stands, without the header. Read on first access, and then held."""
+        """Every event on disk that stands, without the header.
+
+        ``load`` keeps those of a journal of ordinary size; else they are read on first access, and then held.
+        """
+        if self._diagnosis.events is not None:
+            return self._diagnosis.events
         return [event for event in self._lines() if event.type != "session/header"]
 
     def _lines(self) -> list[Event]:
@@ -263,7 +268,7 @@ def load(target: Target, root: Target | None = None) -> Session:
     """
     path = resolve(target, root)
     home = home_of(path)
-    diagnosis, plan = prepare(path)
+    diagnosis, plan = prepare(path, keep=True)
     if plan.empty:
         return _readable(Session(path, diagnosis, loaded=True, not_repaired=plan.refused))
     try:
@@ -271,7 +276,7 @@ def load(target: Target, root: Target | None = None) -> Session:
             repair_locked(path)
     except JournalError as error:
         return Session(path, diagnosis, loaded=True, not_repaired=str(error))
-    return Session(path, examine(path), loaded=True)
+    return Session(path, examine(path, keep=True), loaded=True)
 
 
 def _readable(session: Session) -> Session:
