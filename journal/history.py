@@ -46,12 +46,13 @@ class _Item:
 class _Turn:
     """A turn's items. ``results`` by call index: ``content, is_error, state`` and the event's seq.
 
+    ``provable``: were a call dispatched, it would be on record.
     ``given``: the input of the turn's admission, shown until its message is there.
     """
 
     turn_id: str
     place: int
-    tool_boundary: bool
+    provable: bool
     items: list[_Item] = attrs.field(factory=list)
     pairing: Pairing = attrs.field(factory=Pairing)
     results: dict[int, tuple[list[JsonObject], bool, str, int]] = attrs.field(factory=dict)
@@ -78,6 +79,7 @@ class History:
         self._turns: list[_Turn] = []
         self._by_id: dict[str, _Turn] = {}
         self._by_run: dict[str, _Turn] = {}
+        self._open: dict[str, _Turn] = {}
         self._admitted: dict[str, tuple[int, JsonObject]] = {}
         self._unknown: dict[tuple[str, int], _Unknown] = {}
         self._untold: list[_Item] = []
@@ -89,6 +91,8 @@ class History:
 
     def apply(self, event: Event) -> None:
         """Fold one event. Never raises for an event that was read."""
+        if not event.verified:
+            self._lose()
         handler = _HANDLERS.get(event.type)
         if handler is not None:
             handler(self, event)
@@ -153,7 +157,7 @@ class History:
     def _begin(self, turn_id: str) -> _Turn:
         turn = _Turn(turn_id, len(self._turns), self._tool_boundary)
         self._turns.append(turn)
-        self._by_id[turn_id] = turn
+        self._by_id[turn_id] = self._open[turn_id] = turn
         turn.given = self._admitted.pop(turn_id, None)
         return turn
 
@@ -293,6 +297,13 @@ class History:
         if turn.open:
             _settle_deltas(turn)
             turn.open = False
+            self._open.pop(turn.turn_id, None)
+            self._forget(turn)
+
+    def _lose(self) -> None:
+        """Events may have been lost here: that a call of an open turn was not dispatched is no longer proven."""
+        for turn in self._open.values():
+            turn.provable = False
             self._forget(turn)
 
     def _claim(self, event: Event) -> None:
@@ -313,6 +324,7 @@ class History:
         self._aside("note", event, ": ".join(said))
 
     def _gap(self, event: Event) -> None:
+        self._lose()
         spans, missing = event.data["spans"], event.data["missing"]
         lengths = [whole(mapping(span).get("length")) or 0 for span in spans]
         lost = sum(max(0, end - start + 1) for start, end in map(_range, missing))
@@ -413,7 +425,7 @@ def _result(turn: _Turn, call: Call) -> JsonObject:
     if result is not None:
         content, is_error, state, _ = result
     else:
-        state, is_error = projected_state(call, turn.tool_boundary), True
+        state, is_error = projected_state(call, turn.provable), True
         content = [_text(wording.not_started() if state == "not_started" else wording.unknown_outcome(call.recovery))]
     return {"kind": "tool_result", "call_id": call.call_id, "content": content, "is_error": is_error, "state": state}
 

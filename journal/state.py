@@ -114,7 +114,7 @@ class State:
             self._skew(event)
         self.last_ts = event.ts
         if not event.verified:
-            self._lose()
+            self.lose()
         handle = self._handlers.get(event.type)
         if handle is None:
             if is_extension(event.type):
@@ -236,7 +236,8 @@ class State:
         if self.skew_seq < 0:
             self.skew_seq = event.seq
 
-    def _lose(self) -> None:
+    def lose(self) -> None:
+        """Events may have been lost here."""
         self.turns.lose()
         self.runs.lost = True
 
@@ -271,7 +272,7 @@ def _header(state: State, event: Event) -> Problem | None:
 
 
 def _gap(state: State, event: Event) -> Problem | None:
-    state._lose()
+    state.lose()
     return None
 
 

@@ -367,7 +367,7 @@ class _Planner:
                 )
 
     def result(self, turn: OpenTurn, call: Call) -> None:
-        known = not call.dispatched and self.state.session.tool_boundary
+        known = not call.dispatched and self.state.session.tool_boundary and not turn.broken
         where = f"call {call.call_id} of {call.name} in step {call.step} of turn {turn.turn} ({turn.turn_id})"
         if known:
             self.found("not_started", f"{where} was requested and never started", call.message_seq)

@@ -70,6 +70,8 @@ def diagnose(source: Source | bytes, name: str | None = None) -> Diagnosis:
 
 def judge(source: Source, result: ScanResult, state: State, name: str, further: Iterable[Finding] = ()) -> Diagnosis:
     """The diagnosis of what a reader has scanned and folded. ``further``: what only the reader knows of (parents)."""
+    if result.head is not None and any(span.offset >= result.head.offset for span in result.spans):
+        state.lose()  # behind the last event: nothing that follows would tell
     closing = plan_closers(state)
     findings = FindingList(result.findings)
     findings.extend(further)

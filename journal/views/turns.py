@@ -67,7 +67,8 @@ class OpenTurn:
     step/start. ``first_seq`` and ``last_seq`` are its first and newest ledger event, live text aside.
     ``start_seq`` and ``start_kind`` are those of its newest continuation/start; ``pause`` is the id of the valid
     handoff/pause that seals the newest run, until a ledger event of the turn follows.
-    ``broken``: events were lost around it, so its order is not judged. ``opened`` is False where its opening was lost.
+    ``broken``: events were lost around it, so its order is not judged, and what is not on record may have been.
+    ``opened`` is False where its opening was lost.
     ``calls``: those without a result and the answered ones of the newest step; ``done`` is JSON text of the others.
     """
 
@@ -122,10 +123,11 @@ class OpenTurn:
     def call_rows(self, tool_boundary: bool) -> bytes:
         """All calls as JSON text: a list of ``[index, call_id, name, state, call_seq of an unknown one]``."""
         open_ = []
+        provable = tool_boundary and not self.broken
         for call in self.calls:
             row = _call_row(call)
             if call.state is None:
-                row[3:] = projected_state(call, tool_boundary), None
+                row[3:] = projected_state(call, provable), None
             open_.append(row)
         return b"[" + (bytes(self.done) + orjson.dumps(open_)[1:-1]).removesuffix(b",") + b"]"
 
@@ -134,9 +136,12 @@ def _call_row(call: Call) -> list[Any]:
     return [call.index, call.call_id, call.name, call.state, call.call_seq if call.state == "unknown" else None]
 
 
-def projected_state(call: Call, tool_boundary: bool) -> str:
-    """What a call without result is shown as: it may have happened, or it is proven that it did not."""
-    return "unknown" if call.dispatched or not tool_boundary else "not_started"
+def projected_state(call: Call, provable: bool) -> str:
+    """What a call without result is shown as: it may have happened, or it is proven that it did not.
+
+    ``provable``: its dispatch would be on record, by the header's word and because no event was lost since.
+    """
+    return "unknown" if call.dispatched or not provable else "not_started"
 
 
 @attrs.define(slots=True)

@@ -1,12 +1,15 @@
 """What a repair appends, row by row of the rules: exact events, keys in order, and what is left alone."""
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import maka
 from maka.journal.codec import check_shape
 from maka.journal.events import Draft
+from maka.repair.apply import repair
 from maka.repair.plan import diagnose, plan_repair
 from support.builder import Builder
 
@@ -570,3 +573,18 @@ def test_claims_come_before_admissions_and_turns_count_on() -> None:
         *child,
     ]
     assert [data["turn"] for type, data in planned if type == "turn/start"] == [3, 4]
+
+
+@pytest.mark.parametrize("behind", [0, 1], ids=["the last line", "a line in the middle"])
+def test_a_call_whose_dispatch_may_have_been_lost_is_unknown(tmp_path: Path, behind: int) -> None:
+    journal = Builder().start().step().says("", ["a", "b"])
+    at = journal.call("a")
+    if behind:
+        journal.call("b")
+    lines = [line[:40] if n == at else line for n, line in enumerate(journal.lines)]
+    path = journal.write(tmp_path, b"".join(line + b"\n" for line in lines))
+    view = maka.inspect(path)
+    assert [call["state"] for call in view.turns()[0]["calls"]] == ["unknown", "unknown"]
+    repair(path, salvage=True)
+    states = {e.data["call_id"]: e.data["state"] for e in maka.inspect(path).events if e.type == "tool/result"}
+    assert states == {"a": "unknown", "b": "unknown"}
