@@ -7,7 +7,7 @@ the last acknowledged event, and the handle lives on only where that is certain 
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -205,6 +205,14 @@ class JournalWriter:
             inherit(Event(0, 0, header.type, header.data, ZERO), self.path, self.state, None, unknown)
             if unknown:
                 raise InvalidEvent(unknown[0].message, type=header.type, key="parent", seq=0)
+            if self.state.turns.open:
+                raise InvalidEvent(
+                    f"session/header: event {parent['seq']} of {parent['session_id']} stands inside a turn; "
+                    "fork from a turn's end",
+                    type=header.type,
+                    key="parent",
+                    seq=0,
+                )
             self._sum = parent["sum"]
         self._enqueue([header])
         if batch:
@@ -335,10 +343,10 @@ class JournalWriter:
         self._guard()
         self._commit.flush()
 
-    async def aflush(self) -> None:
+    def aflush(self) -> Coroutine[Any, Any, None]:
         """``flush`` for asyncio: the loop goes on meanwhile. Cancelling the wait takes nothing back."""
         self._guard()
-        await self._commit.aflush()
+        return self._commit.aflush()
 
     def write_pending(self) -> None:
         """Write what is enqueued without syncing it, so that readers see live text; it is not acknowledged by this.

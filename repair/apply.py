@@ -254,7 +254,7 @@ def put_aside(copy: SetAside, source: "Source", directory: Path, disk: Disk) -> 
         disk.make_dir(target.parent)
         if _is_there(copy, target):
             return
-        files.sweep(target)
+        files.sweep(target.parent)
         temporary = files.temporary(target)
         fd = disk.create(temporary)
         try:

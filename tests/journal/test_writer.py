@@ -152,6 +152,17 @@ def test_temporaries_of_dead_writers_are_swept_and_nothing_else(path: Path) -> N
     assert all(place.exists() for place in others)
 
 
+def test_a_fork_begins_where_no_turn_is_open(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    for name in ("sessions", "sessions/s1", "sessions/f1"):
+        (tmp_path / name).mkdir(mode=0o700)
+    with create(tmp_path / "sessions" / "s1" / "journal.jsonl", *begin()) as parent:
+        head = parent.head
+    point = {"session_id": "s1", "seq": head.seq, "sum": head.sum}
+    with pytest.raises(InvalidEvent, match="inside a turn"):
+        JournalWriter.create(tmp_path / "sessions" / "f1" / "journal.jsonl", header("f1", parent=point))
+
+
 def test_a_fork_chains_on_from_its_parent_and_starts_from_its_fold(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     (tmp_path / "sessions").mkdir(mode=0o700)

@@ -11,6 +11,10 @@ from maka.journal.state import State
 from maka.journal.summary import listing
 from maka.journal.writer import draft
 
+# `list` is a method's name below, so the class cannot say it.
+Events = list[Event]
+Rows = list[dict[str, Any]]
+
 
 class MemoryWriter:
     def __init__(self, events: list[Event], held: set[str], name: str) -> None:
@@ -29,7 +33,8 @@ class MemoryWriter:
         if expected_seq not in (None, self.next_seq):
             raise JournalConflict(f"the next event gets {self.next_seq}")
         drafts = [clean(draft(event)) for event in events]
-        state, out = _fold(self._own), []
+        state = _fold(self._own)
+        out: list[Event] = []
         for index, wanted in enumerate(drafts):
             check_shape(wanted)
             seq = self.next_seq + index
@@ -84,13 +89,13 @@ class MemoryStore:
         self._held.add(session_id)
         return MemoryWriter(events, self._held, session_id)
 
-    def list(self) -> "list[dict[str, Any]]":
+    def list(self) -> Rows:
         return [listing(_fold(self._sessions[name])) | {"verdict": "unchecked"} for name in sorted(self._sessions)]
 
     def read(self, session_id: str, after: int = -1) -> Iterator[Event]:
         return iter(self._events(session_id)[after + 1 :])
 
-    def append(self, session_id: str, events: Iterable[Any], *, expected_seq: int | None = None) -> "list[Event]":
+    def append(self, session_id: str, events: Iterable[Any], *, expected_seq: int | None = None) -> Events:
         writer = self.open(session_id)
         try:
             return writer.append_batch(events, expected_seq=expected_seq)
