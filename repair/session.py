@@ -14,12 +14,13 @@ import attrs
 
 from ..journal.errors import JournalDamaged, JournalError, JournalUnsupported, SessionNotFound
 from ..journal.events import Event, JsonObject
-from ..journal.findings import Finding, FindingList, Verdict
+from ..journal.findings import Finding, FindingList, Verdict, verdict_of
 from ..journal.lock import SessionLock, holder, is_locked
-from ..journal.reader import read_source, resolve
+from ..journal.reader import JOURNAL, open_source, read_source, resolve
 from ..journal.scan import BytesSource, Consumer, Mark, ScanResult, scan
 from ..journal.state import State
 from .apply import examine, home_of, name_of, prepare, repair_locked
+from .closers import plan_closers
 from .plan import Diagnosis, appended_json, head_after, judge, pending_events
 
 if TYPE_CHECKING:
@@ -296,6 +297,7 @@ def open_session(
 ) -> "JournalWriter":
     """Open a session for writing: lock, repair, and give the writer, which is a context manager and holds the lock.
 
+    Where a snapshot fits and nothing is to be repaired, only what follows the snapshot is read and checked.
     ``repair=False`` puts only the bytes of a torn tail in order; planning a continuation reads the facts as the crash
     left them. ``cause`` is the failure class of turns that the repair closes. ``options`` are the writer's
     (``on_append``, ``clock``). Raises SessionNotFound, JournalLocked, JournalDamaged, JournalUnsupported,
@@ -307,12 +309,38 @@ def open_session(
     home = home_of(path)
     lock = SessionLock.acquire(home.parent)
     try:
-        diagnosis, plan = repair_locked(path, cause=cause, logical=repair)
-        if plan.refused is not None:
-            kind = {"damaged": JournalDamaged, "unsupported": JournalUnsupported}.get(diagnosis.verdict, JournalError)
-            raise kind(f"{path}: {plan.refused}", path=path)
-        head = head_after(diagnosis, plan)
+        state, head = _settled(home) or _repaired(path, cause, repair)
     except BaseException:
         lock.release()
         raise
-    return JournalWriter.open(home, lock=lock, state=diagnosis.state, head=head, **options)
+    return JournalWriter.open(home, lock=lock, state=state, head=head, **{"verdict": _verdict, **options})
+
+
+def _settled(path: Path) -> tuple[State, Mark] | None:
+    """The fold and the head as a fitting snapshot gives them; None where there is none, or anything to be repaired."""
+    if path.name != JOURNAL:
+        return None
+    from ..journal import snapshot
+
+    try:
+        with open_source(path) as source:
+            resumed = snapshot.resume(source, path)
+    except OSError:
+        return None
+    if resumed is None or plan_closers(resumed[0]).drafts:
+        return None
+    return resumed[:2]
+
+
+def _repaired(path: Path, cause: str | None, logical: bool) -> tuple[State, Mark]:
+    """The fold and the head of a journal that was read as a whole and put in order; the caller holds the lock."""
+    diagnosis, plan = repair_locked(path, cause=cause, logical=logical)
+    if plan.refused is not None:
+        kind = {"damaged": JournalDamaged, "unsupported": JournalUnsupported}.get(diagnosis.verdict, JournalError)
+        raise kind(f"{path}: {plan.refused}", path=path)
+    return diagnosis.state, head_after(diagnosis, plan)
+
+
+def _verdict(state: State) -> Verdict:
+    """Of a journal that a writer has had: it appends nothing that reading would call damage."""
+    return verdict_of(plan_closers(state).findings)

@@ -10,6 +10,7 @@ import pytest
 
 import maka
 from maka.journal.lock import SessionLock
+from maka.journal.store import FileStore
 from maka.journal.writer import JournalWriter
 from maka.repair.session import Session, survey
 from support.builder import Builder
@@ -323,6 +324,35 @@ def test_trailing_lines_that_are_no_events_do_not_keep_a_session_from_opening(tm
     assert maka.inspect(path).verdict == "healthy"
 
 
+def test_a_session_that_was_closed_cleanly_opens_without_reading_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Builder().tool_turn().write(tmp_path)
+    maka.open_session(path).close()
+    monkeypatch.setattr("maka.repair.session.repair_locked", None)
+    for number in range(2):
+        with maka.open_session(path) as journal:
+            journal.append(maka.SessionNote(kind="abort", text=f"{number}"))
+    check(path.read_bytes())
+    assert maka.inspect(path).verdict == "healthy"
+
+
+def test_a_session_that_was_closed_within_a_turn_is_repaired_all_the_same(tmp_path: Path) -> None:
+    path = open_turn().write(tmp_path)
+    maka.open_session(path, repair=False).close()
+    with maka.open_session(path) as journal:
+        assert not journal.state.turns.open
+    assert maka.inspect(path).turns()[-1]["status"] == "interrupted"
+
+
+@pytest.mark.parametrize(("repair", "verdict"), [(True, "healthy"), (False, "interrupted")])
+def test_a_listing_tells_how_a_session_was_left(tmp_path: Path, repair: bool, verdict: str) -> None:
+    path = open_turn().write(tmp_path)
+    with maka.open_session(path, repair=repair) as journal:
+        journal.append(maka.SessionNote(kind="abort"))
+    assert [row["verdict"] for row in FileStore(tmp_path).list()] == [verdict]
+
+
 # ---------------------------------------------------------------- forks
 
 
@@ -367,3 +397,12 @@ def test_every_public_name_is_there() -> None:
     assert set(maka.__all__) <= set(dir(maka))
     with pytest.raises(AttributeError, match="nothing_of_the_kind"):
         getattr(maka, "nothing_of_the_kind")  # noqa: B009
+
+
+def test_a_view_taken_before_a_repair_keeps_to_what_it_saw(tmp_path: Path) -> None:
+    path = open_turn().write(tmp_path, open_turn().raw() + b'{"seq":99,"ts":1,"type":"se')
+    view, whole = maka.inspect(path), maka.inspect(path)
+    seen, told = whole.events, whole.messages()
+    maka.load(path)
+    assert [event.sum for event in view.events] == [event.sum for event in seen]
+    assert view.messages() == told
