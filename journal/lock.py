@@ -122,6 +122,33 @@ def holder(session_dir: str | os.PathLike[str]) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def seems_locked(session_dir: str | os.PathLike[str]) -> bool:
+    """Does it look as if a writer held the session? For messages only: nothing is locked to find out.
+
+    Linux lists the locks that this process may know of; elsewhere a holder that is alive on this machine is believed.
+    """
+    try:
+        inode = os.stat(Path(session_dir) / LOCK_NAME).st_ino
+        with open("/proc/locks", encoding="ascii", errors="replace") as locks:
+            held = [line.split() for line in locks]
+        return any(words[1:2] == ["FLOCK"] and words[-3].endswith(f":{inode}") for words in held if len(words) >= 8)
+    except FileNotFoundError as error:
+        hint = holder(session_dir) if error.filename == "/proc/locks" else None
+        return hint is not None and hint.get("host") == os.uname().nodename and _alive(hint.get("pid"))
+    except OSError:
+        return False
+
+
+def _alive(pid: Any) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, TypeError, OverflowError):
+        return False
+    return True
+
+
 def is_locked(session_dir: str | os.PathLike[str]) -> bool:
     """Does a live writer hold the session? Creates nothing, works on a read-only place; where it cannot look: False."""
     try:

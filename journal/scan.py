@@ -74,6 +74,20 @@ class BytesSource:
 
 
 @attrs.frozen
+class Part:
+    """The first ``size`` bytes of another source."""
+
+    source: Source
+    size: int
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self.source.read(offset, max(0, min(length, self.size - offset)))
+
+    def prover(self, offset: int, number: int, written: bytes) -> Prover | None:
+        return None
+
+
+@attrs.frozen
 class Mark:
     """Behind a line: the next byte's offset, and that line's number and sum (as written)."""
 

@@ -15,9 +15,9 @@ import attrs
 from ..journal.errors import JournalDamaged, JournalError, JournalUnsupported, SessionNotFound
 from ..journal.events import Event, JsonObject
 from ..journal.findings import Finding, FindingList, Verdict, verdict_of
-from ..journal.lock import SessionLock, holder, is_locked
+from ..journal.lock import SessionLock, holder, seems_locked
 from ..journal.reader import JOURNAL, open_source, read_source, resolve
-from ..journal.scan import BytesSource, Consumer, Mark, ScanResult, scan
+from ..journal.scan import BytesSource, Consumer, Mark, Part, ScanResult, scan
 from ..journal.state import State
 from .apply import examine, home_of, name_of, prepare, repair_locked
 from .closers import plan_closers
@@ -68,7 +68,9 @@ class Session:
         self.not_repaired = not_repaired
         #: The closers that a repair would append, with the numbers that they would get.
         self.pending: tuple[Event, ...] = pending_events(diagnosis)
-        self._source = diagnosis.source
+        # A repair may write where the tail was; what stands before it never changes.
+        tail = diagnosis.scan.tail
+        self._source = diagnosis.source if tail is None else Part(diagnosis.source, tail.offset)
         self._scan = diagnosis.scan
         self._diagnosis = diagnosis
         self._state = diagnosis.state
@@ -208,7 +210,7 @@ class Session:
             "format": None if header is None else header.get("format"),
             "verdict": self.verdict,
             "events": self._scan.events,
-            "bytes": self._source.size,
+            "bytes": self._diagnosis.source.size,
             "head": None if head is None else {"seq": head.seq, "sum": head.sum},
             "header": header,
             "writer": writer_of(self.path),
@@ -223,13 +225,10 @@ class Session:
         return out
 
 
-_NOBODY: Final = {"pid": None, "host": None, "since": None}
-
-
 def writer_of(path: Path) -> JsonObject | None:
-    """Who has the session open for writing, as its lock file says; None where nobody holds the lock."""
+    """Who has the session open for writing, as its lock file says; a hint, for which no lock is touched."""
     directory = Path(os.path.realpath(path)).parent
-    return (holder(directory) or dict(_NOBODY)) if is_locked(directory) else None
+    return holder(directory) if seems_locked(directory) else None
 
 
 # ---------------------------------------------------------------- the ways in

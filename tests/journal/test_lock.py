@@ -12,7 +12,7 @@ import pytest
 
 from maka.journal import lock as lock_module
 from maka.journal.errors import JournalConflict, JournalLocked, JournalWriteError, SessionNotFound
-from maka.journal.lock import SessionLock, holder, is_locked
+from maka.journal.lock import SessionLock, holder, is_locked, seems_locked
 from support.processes import Child
 
 HOLD = """
@@ -263,3 +263,16 @@ def test_nothing_leaks_when_it_is_refused(session: Path) -> None:
                 SessionLock.acquire(session)
     after = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     assert after == before
+
+
+def test_looking_for_a_holder_locks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a lock was touched")
+
+    with SessionLock.acquire(tmp_path):
+        monkeypatch.setattr("fcntl.flock", refuse)
+        assert seems_locked(tmp_path)
+        monkeypatch.undo()
+    (tmp_path / "journal.lock").write_text(json.dumps({"pid": os.getpid(), "host": os.uname().nodename}))
+    assert not seems_locked(tmp_path)
+    assert not seems_locked(tmp_path / "nowhere")
