@@ -1,20 +1,15 @@
-"""How fast events become durable, against what the same disk does without a journal.
+"""How fast events become durable, against what the same disk does without a journal. Each event is about 1 KB."""
 
-`python benchmarks/append.py [--directory DIR] [--rounds N]` prints one table. Each figure is the median of ratios of
-measurements made in turns; each event is a line of about 1 KB.
-"""
-
-import argparse
 import asyncio
 import os
 import sqlite3
-import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from _bench import interleaved, ratio, table
+from _bench import Report, Row, Settings, Target, interleaved, middle, ratio, run
 
 from maka.journal.events import Draft
 from maka.journal.store import FileStore
@@ -22,7 +17,6 @@ from maka.journal.writer import JournalWriter
 
 LINE = b"x" * 1023 + b"\n"
 EVENT = Draft("session/note", {"kind": "bench", "text": "x" * 860})
-SINGLE, ROUNDS_OF_64, EACH_OF_16 = 400, 40, 60
 
 
 def header(session_id: str) -> Draft:
@@ -56,21 +50,21 @@ def bare(fd: int, count: int) -> Callable[[], None]:
     return work
 
 
-def sqlite(place: Path) -> Callable[[], float]:
-    """64 rows for each commit, write-ahead log, synchronous=FULL."""
-    connection = sqlite3.connect(place / "rows.db", isolation_level=None, check_same_thread=False)
+def rows_of_64(place: Path, commits: int) -> Callable[[], None]:
+    """SQLite with a write-ahead log and synchronous=FULL, 64 rows for each commit."""
+    connection = sqlite3.connect(place / "rows.db", isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("CREATE TABLE events (seq INTEGER PRIMARY KEY, data BLOB)")
 
     def work() -> None:
-        for _ in range(ROUNDS_OF_64):
+        for _ in range(commits):
             connection.execute("BEGIN")
             for _ in range(64):
                 connection.execute("INSERT INTO events (data) VALUES (?)", (LINE,))
             connection.execute("COMMIT")
 
-    return lambda: rate(64 * ROUNDS_OF_64, work)
+    return work
 
 
 def one_by_one(writer: JournalWriter, count: int) -> Callable[[], None]:
@@ -95,54 +89,43 @@ def tasks(writers: list[JournalWriter], count: int) -> Callable[[], None]:
     return lambda: asyncio.run(main())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--directory", help="where to write (default: the system's place for temporary files)")
-    parser.add_argument("--rounds", type=int, default=7)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.directory) as name:
-        place = Path(name)
-        store = FileStore(place / "root")
+def measure(settings: Settings) -> Report:
+    single, of_64, of_16 = (settings.size(full, 2) for full in (400, 40, 60))
+    store = FileStore(settings.place / "root")
+    one, shared = store.create(header("one")), store.create(header("shared"))
+    many = [store.create(header(f"many-{number}")) for number in range(16)]
 
-        def grow(file: str) -> int:
-            return os.open(place / file, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    def grow(file: str) -> int:
+        return os.open(settings.place / file, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
 
-        one, shared = store.create(header("one")), store.create(header("shared"))
-        many = [store.create(header(f"many-{number}")) for number in range(16)]
-        plain = bare(grow("plain"), SINGLE)
-        files = [bare(grow(f"plain-{number}"), EACH_OF_16) for number in range(16)]
-        threads = [one_by_one(shared, ROUNDS_OF_64)] * 64
-        figures = interleaved(
-            {
-                "plain": lambda: rate(SINGLE, plain),
-                "one": lambda: rate(SINGLE, one_by_one(one, SINGLE)),
-                "sqlite": sqlite(place),
-                "64 tasks": lambda: rate(64 * ROUNDS_OF_64, tasks([shared] * 64, ROUNDS_OF_64)),
-                "64 threads": lambda: rate(64 * ROUNDS_OF_64, lambda: at_once(threads)),
-                "16 files": lambda: rate(16 * EACH_OF_16, lambda: at_once(files)),
-                "16 sessions": lambda: rate(16 * EACH_OF_16, tasks(many, EACH_OF_16)),
-            },
-            options.rounds,
-        )
-        for writer in (one, shared, *many):
-            writer.close()
+    files = [bare(grow(f"plain-{number}"), of_16) for number in range(16)]
+    cases: dict[str, tuple[int, Callable[[], object]]] = {
+        "plain": (single, bare(grow("plain"), single)),
+        "one": (single, one_by_one(one, single)),
+        "sqlite": (64 * of_64, rows_of_64(settings.place, of_64)),
+        "threads": (64 * of_64, partial(at_once, [one_by_one(shared, of_64)] * 64)),
+        "tasks": (64 * of_64, tasks([shared] * 64, of_64)),
+        "files": (16 * of_16, partial(at_once, files)),
+        "sessions": (16 * of_16, tasks(many, of_16)),
+    }
+    figures = interleaved({name: partial(rate, *case) for name, case in cases.items()}, settings.rounds)
+    for writer in (one, shared, *many):
+        writer.close()
+
+    def speed(case: str) -> str:
+        return f"{middle(figures, case):,.0f}/s"
+
     rows = [
-        (what, against, f"{ratio(figures, case, baseline):.2f} ×", aim)
-        for what, case, against, baseline, aim in (
-            ("one event for each sync", "one", "write + fdatasync on a growing file", "plain", "≥ 0.85 ×"),
-            ("64 tasks append to one session", "64 tasks", "SQLite WAL FULL, 64 a commit", "sqlite", "≥ 1.00 ×"),
-            (
-                "64 threads append to one session",
-                "64 threads",
-                "SQLite WAL FULL, 64 a commit",
-                "sqlite",
-                "≥ 1.00 ×",
-            ),
-            ("16 sessions from asyncio", "16 sessions", "one thread for each file", "16 files", "≥ 0.50 ×"),
+        Row(what, speed(case), f"{against}: {speed(baseline)}", ratio(figures, case, baseline), Target(low=low))
+        for what, case, against, baseline, low in (
+            ("one event for each sync", "one", "write + fdatasync", "plain", 0.85),
+            ("64 threads append to one session", "threads", "SQLite WAL FULL, 64 a commit", "sqlite", 1.0),
+            ("64 tasks append to one session", "tasks", "SQLite WAL FULL, 64 a commit", "sqlite", 1.0),
+            ("16 sessions from asyncio", "sessions", "one thread for each file", "files", 0.5),
         )
     ]
-    table("Durable append, events of 1 KB", ("what", "baseline", "found", "aim"), rows)
+    return Report("Durable append", rows, ["Each event is a line of about 1 KB; each figure waits for its sync."])
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, measure)
