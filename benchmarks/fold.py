@@ -1,37 +1,15 @@
-"""Fold and verify a journal (what `inspect` does) against `orjson.loads` of its lines, nothing kept.
+"""Fold and verify a journal of 200 MB (what `inspect` does) against `orjson.loads` of its lines, nothing kept."""
 
-Usage: python benchmarks/fold.py [MEGABYTES]
-"""
-
-import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 
 import orjson
-from _bench import interleaved, ratio, table, timed
+from _bench import Report, Row, Settings, Target, interleaved, middle, ratio, run, timed
 from _journal import make
 
 import maka
 from maka.journal.reader import open_source
 from maka.journal.scan import scan
-
-
-def main(megabytes: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        made = make(Path(folder) / "journal.jsonl", size=megabytes * 1_000_000)
-        baseline = "orjson.loads of each line"
-        cases = {
-            baseline: lambda: parse(made.path),
-            "maka.inspect": lambda: maka.inspect(made.path),
-            "verify alone (nothing folded)": lambda: verify(made.path),
-        }
-        aims = {"maka.inspect": "≤ 2.20 ×"}
-        figures = interleaved({name: lambda run=run: timed(run) for name, run in cases.items()}, 7)
-        rows = [
-            (name, f"{min(figures[name]):.2f} s", f"{ratio(figures, name, baseline):.2f} ×", aims.get(name, ""))
-            for name in cases
-        ]
-        table(f"Fold and verify\n{made}", ("", "best", "to the baseline", "aim"), rows)
 
 
 def parse(path: Path) -> None:
@@ -46,5 +24,27 @@ def verify(path: Path) -> None:
         scan(source, lambda: lambda event: None)
 
 
+def measure(settings: Settings) -> Report:
+    made = make(settings.place / "journal.jsonl", size=settings.size(200_000_000, 500_000))
+    works = {"parse": parse, "inspect": maka.inspect, "verify": verify}
+    figures = interleaved(
+        {name: partial(timed, partial(work, made.path)) for name, work in works.items()}, settings.rounds
+    )
+    rows = [
+        Row(
+            what,
+            f"{middle(figures, case):.2f} s",
+            f"orjson.loads of each line: {middle(figures, 'parse'):.2f} s",
+            ratio(figures, case, "parse"),
+            target,
+        )
+        for what, case, target in (
+            (f"fold and verify {made.bytes / 1e6:.0f} MB (inspect)", "inspect", Target(high=2.2)),
+            ("verify alone, nothing folded", "verify", Target()),
+        )
+    ]
+    return Report("Fold and verify", rows, [f"{made}."])
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 200)
+    run(__doc__, measure)

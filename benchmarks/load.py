@@ -1,35 +1,14 @@
-"""Load a session and walk its typed events, against `orjson.loads` of its lines into dicts that are kept.
-
-Usage: python benchmarks/load.py [EVENTS]
-"""
+"""Load a session of 100,000 events and walk them, typed, against `orjson.loads` of its lines into kept dicts."""
 
 import gc
-import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 
 import orjson
-from _bench import interleaved, ratio, table, timed
+from _bench import Report, Row, Settings, Target, interleaved, middle, ratio, run, timed
 from _journal import make
 
 import maka
-
-
-def main(events: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        made = make(Path(folder) / "journal.jsonl", events=events)
-        baseline = "orjson.loads of each line, kept, collector off"
-        cases = {
-            baseline: lambda: keep(made.path),
-            "maka.load, then each event's payload": lambda: walk(made.path),
-        }
-        aims = {"maka.load, then each event's payload": "≤ 2.40 ×"}
-        figures = interleaved({name: lambda run=run: timed(run) for name, run in cases.items()}, 9)
-        rows = [
-            (name, f"{min(figures[name]):.2f} s", f"{ratio(figures, name, baseline):.2f} ×", aims.get(name, ""))
-            for name in cases
-        ]
-        table(f"Load and walk\n{made}", ("", "best", "to the baseline", "aim"), rows)
 
 
 def keep(path: Path) -> None:
@@ -48,5 +27,21 @@ def walk(path: Path) -> None:
         _ = event.payload
 
 
+def measure(settings: Settings) -> Report:
+    made = make(settings.place / "journal.jsonl", events=settings.size(100_000, 500))
+    works = {"keep": keep, "walk": walk}
+    figures = interleaved(
+        {name: partial(timed, partial(work, made.path)) for name, work in works.items()}, settings.rounds
+    )
+    row = Row(
+        f"load {made.lines:,} events and walk them, typed",
+        f"{middle(figures, 'walk'):.2f} s",
+        f"orjson.loads, kept, collector off: {middle(figures, 'keep'):.2f} s",
+        ratio(figures, "walk", "keep"),
+        Target(high=2.4),
+    )
+    return Report("Load and walk", [row], [f"{made}."])
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000)
+    run(__doc__, measure)

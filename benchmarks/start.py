@@ -3,15 +3,13 @@
 import os
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
+from functools import partial
 
-from _bench import interleaved, ratio, table, timed
+from _bench import Report, Row, Settings, Target, interleaved, middle, ratio, run, timed
 
 from maka.journal.events import Draft, SessionHeader
 from maka.journal.store import FileStore
 
-ROUNDS = 25
 EMPTY = """
 import typer
 app = typer.Typer()
@@ -24,55 +22,48 @@ app()
 """
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        empty = Path(folder) / "empty.py"
-        empty.write_text(EMPTY)
-        root = Path(folder) / "root"
-        root.mkdir(mode=0o700)
-        header = SessionHeader(
-            format=1,
-            session_id="small",
-            created_by={"name": "maka", "version": "0"},
-            cwd=folder,
-            backend="none",
-            model="none",
-            permission_mode="ask",
-        )
-        FileStore(root).create(header, [Draft("session/note", {"kind": "hello"})]).close()
-        cases = {
-            "typer app with one empty command": [sys.executable, str(empty)],
-            "maka --version": [sys.executable, "-m", "maka.cli", "--version"],
-            "maka journal inspect": [
-                sys.executable,
-                "-m",
-                "maka.cli",
-                "journal",
-                "inspect",
-                "small",
-                "--root",
-                str(root),
-            ],
-        }
-        baseline = next(iter(cases))
-        figures = interleaved(
-            {name: lambda command=command: timed(lambda: run(command)) for name, command in cases.items()}, ROUNDS
-        )
-        rows = [
-            (
-                name,
-                f"{min(figures[name]) * 1000:.0f} ms",
-                f"{ratio(figures, name, baseline):.2f} ×",
-                "≤ 1.40 ×" if "inspect" in name else "",
-            )
-            for name in cases
-        ]
-        table("Process start", ("whole process", "best", "to the baseline", "aim"), rows)
+def process(*arguments: str) -> None:
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=True, env=environment)
 
 
-def run(command: list[str]) -> None:
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""})
+def measure(settings: Settings) -> Report:
+    empty, root = settings.place / "empty.py", settings.place / "root"
+    empty.write_text(EMPTY)
+    header = SessionHeader(
+        format=1,
+        session_id="small",
+        created_by={"name": "maka", "version": "0"},
+        cwd=str(settings.place),
+        backend="none",
+        model="none",
+        permission_mode="ask",
+    )
+    FileStore(root).create(header, [Draft("session/note", {"kind": "hello"})]).close()
+    commands = {
+        "typer": [str(empty)],
+        "version": ["-m", "maka.cli", "--version"],
+        "inspect": ["-m", "maka.cli", "journal", "inspect", "small", "--root", str(root)],
+    }
+    figures = interleaved(
+        {name: partial(timed, partial(process, *command)) for name, command in commands.items()},
+        settings.size(3 * settings.rounds, settings.rounds),
+    )
+    rows = [
+        Row(
+            what,
+            f"{1000 * middle(figures, case):.0f} ms",
+            f"an empty typer app: {1000 * middle(figures, 'typer'):.0f} ms",
+            ratio(figures, case, "typer"),
+            target,
+        )
+        for what, case, target in (
+            ("process: maka journal inspect", "inspect", Target(high=1.4)),
+            ("process: maka --version", "version", Target()),
+        )
+    ]
+    return Report("Process start", rows)
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, measure)
