@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import orjson
 
+from . import shapes
 from .errors import InvalidEvent
 from .events import EVENT_TYPES, Draft, Event, is_extension, structure_of
 from .proof import MAX_DEPTH as MAX_DEPTH
@@ -113,17 +114,19 @@ def depth(value: Any) -> int:
 # ---------------------------------------------------------------- writing
 
 
-def encode(draft: Draft, seq: int, ts: int, prev: str, more: int = 0) -> tuple[bytes, str]:
-    """The line (without LF) and its sum. Raises InvalidEvent where the line could not be read back as it is.
+def encode(draft: Draft, seq: int, ts: int, prev: str, more: int = 0, data: bytes | None = None) -> tuple[bytes, str]:
+    """The line (without LF) and its sum. ``data``: the draft's as JSON, from whoever has it already.
 
-    The type's own rules are ``check_shape``'s; this holds what every line must hold.
+    Raises InvalidEvent where the line could not be read back as it is. The type's own rules are ``check_shape``'s; this
+    holds what every line must hold.
     """
-    try:
-        data = orjson.dumps(draft.data)
-    except (TypeError, ValueError) as error:
-        raise InvalidEvent(
-            f"event {seq} ({draft.type}) holds a value that JSON cannot carry: {error}", type=draft.type, seq=seq
-        ) from None
+    if data is None:
+        try:
+            data = orjson.dumps(draft.data)
+        except (TypeError, ValueError) as error:
+            raise InvalidEvent(
+                f"event {seq} ({draft.type}) holds a value that JSON cannot carry: {error}", type=draft.type, seq=seq
+            ) from None
     body = b'{"seq":%d,"ts":%d,"type":%b,"data":%b%b%b' % (
         seq,
         ts,
@@ -215,9 +218,7 @@ def check_shape(draft: Draft) -> None:
         raise InvalidEvent(
             f"{draft.type} may not be ignorable: every reader needs it", type=draft.type, key="ignorable"
         )
-    from .shapes import check
-
-    check(row, draft.data)
+    shapes.check(row, draft.data)
 
 
 # ---------------------------------------------------------------- typing

@@ -34,6 +34,8 @@ from .scan import Mark, accept
 from .state import State
 
 Hook = Callable[[Draft], Any]
+#: A draft, and its data as JSON where that is known.
+Prepared = tuple[Draft, bytes | None]
 _STRICT: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 _REFUSED: Final[dict[str, type[JournalError]]] = {"unsupported": JournalUnsupported, "damaged": JournalDamaged}
 
@@ -195,8 +197,9 @@ class JournalWriter:
                 raise files.write_error(error, path, "create") from None
             raise
 
-    def _begin(self, header: Draft, batch: list[Draft]) -> None:
+    def _begin(self, first: Prepared, batch: list[Prepared]) -> None:
         """The first bytes of a file that nobody sees yet. Raises OSError."""
+        header = first[0]
         if header.type != "session/header":
             raise InvalidEvent(f"a journal begins with session/header, not {header.type}", type=header.type, seq=0)
         parent = header.data.get("parent")
@@ -214,16 +217,16 @@ class JournalWriter:
                     seq=0,
                 )
             self._sum = parent["sum"]
-        self._enqueue([header])
+        self._enqueue([first])
         if batch:
             self._enqueue(batch)
-        first, self._commit.open = self._commit.open, Batch()
-        data = _bytes(first.lines)
+        filled, self._commit.open = self._commit.open, Batch()
+        data = _bytes(filled.lines)
         if self._fs.write(self._fd, data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._fs.sync(self._fd)
         self._in_file = self._end
-        self.advance(first)
+        self.advance(filled)
 
     # ------------------------------------------------------------ what stands
 
@@ -270,14 +273,16 @@ class JournalWriter:
         self.flush()
         return appended
 
-    def _prepared(self, event: Any) -> Draft:
+    def _prepared(self, event: Any) -> Prepared:
+        """What the one hook makes of ``event``, checked as far as that needs no fold."""
         wanted = draft(event)
         if self._hook is not None:
             wanted = draft(self._hook(wanted))
-        if not _plain(wanted.data):
+        data = _serialized(wanted.data)
+        if data is None:
             wanted = clean(wanted)
         check_shape(wanted)
-        return wanted
+        return wanted, data
 
     def _guard(self) -> None:
         """Raises what is to be told before anything else is done."""
@@ -298,7 +303,7 @@ class JournalWriter:
                 seq=self.next_seq,
             )
 
-    def _enqueue(self, drafts: list[Draft]) -> list[Event]:
+    def _enqueue(self, drafts: list[Prepared]) -> list[Event]:
         if self._commit.dead is not None:
             raise self._commit.dead
         state, ts = self.state, self._clock()
@@ -307,12 +312,12 @@ class JournalWriter:
         events: list[Event] = []
         more = len(drafts)
         try:
-            for draft in drafts:
+            for draft, data in drafts:
                 seq += 1
                 more -= 1
                 if seq:
                     state.check(draft)
-                line, sum_ = encode(draft, seq, ts, sum_, more)
+                line, sum_ = encode(draft, seq, ts, sum_, more, data)
                 event = Event(seq, ts, draft.type, draft.data, sum_, draft.ignorable, more, offset, len(line))
                 state.apply(event)
                 lines.append(line)
@@ -520,16 +525,18 @@ def _exists(path: Path) -> JournalConflict:
     return JournalConflict(f"there is already a journal at {path}; open it, or choose another session id", path=path)
 
 
-def _plain(data: Any) -> bool:
-    """Is it certain at little cost that ``clean`` would change and refuse nothing?
+def _serialized(data: Any) -> bytes | None:
+    """``data`` as JSON, where it is certain at little cost that ``clean`` would change and refuse nothing.
 
     NaN and infinities would come out as null, and what nests has brackets.
     """
     try:
         text = orjson.dumps(data, option=_STRICT)
     except TypeError:
-        return False
-    return b"null" not in text and text.count(b"{") + text.count(b"[") <= MAX_DEPTH
+        return None
+    if b"null" in text or (len(text) > 2 * MAX_DEPTH and text.count(b"{") + text.count(b"[") > MAX_DEPTH):
+        return None
+    return text
 
 
 def _bytes(lines: list[bytes]) -> bytes:
