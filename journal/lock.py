@@ -19,6 +19,7 @@ from .errors import JournalConflict, JournalLocked, JournalWriteError, SessionNo
 
 LOCK_NAME: Final = "journal.lock"
 _HINT_BYTES: Final = 4096
+_HINT: Final = {"pid": int, "host": str, "since": int}
 #: Another process that only looks whether the lock is held holds it shared for an instant; then it is asked for again.
 _TRIES: Final = 50
 _PAUSE: Final = 0.002
@@ -108,7 +109,10 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def holder(session_dir: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The lock file's text, ``{pid, host, since}`` (Unix milliseconds), or None. A hint, never a proof."""
+    """The lock file's text, ``{pid, host, since}`` (Unix milliseconds), or None. A hint, never a proof.
+
+    What is missing in it, or is of another kind, is None.
+    """
     try:
         fd = os.open(Path(session_dir) / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -119,7 +123,9 @@ def holder(session_dir: str | os.PathLike[str]) -> dict[str, Any] | None:
         return None
     finally:
         os.close(fd)
-    return value if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return None
+    return {key: value[key] if type(value.get(key)) is kind else None for key, kind in _HINT.items()}
 
 
 def seems_locked(session_dir: str | os.PathLike[str]) -> bool:
