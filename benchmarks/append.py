@@ -76,6 +76,16 @@ def one_by_one(writer: JournalWriter, count: int) -> Callable[[], None]:
     return work
 
 
+def many_by_one(writer: JournalWriter, syncs: int) -> Callable[[], None]:
+    def work() -> None:
+        for _ in range(syncs):
+            for _ in range(64):
+                writer.append(EVENT)
+            writer.flush()
+
+    return work
+
+
 async def durable(writer: JournalWriter, count: int) -> None:
     for _ in range(count):
         writer.append(EVENT)
@@ -103,6 +113,7 @@ def measure(settings: Settings) -> Report:
         "plain": (single, bare(grow("plain"), single)),
         "one": (single, one_by_one(one, single)),
         "sqlite": (64 * of_64, rows_of_64(settings.place, of_64)),
+        "one of 64": (64 * of_64, many_by_one(shared, of_64)),
         "threads": (64 * of_64, partial(at_once, [one_by_one(shared, of_64)] * 64)),
         "tasks": (64 * of_64, tasks([shared] * 64, of_64)),
         "files": (16 * of_16, partial(at_once, files)),
@@ -119,6 +130,7 @@ def measure(settings: Settings) -> Report:
         Row(what, speed(case), f"{against}: {speed(baseline)}", ratio(figures, case, baseline), Target(low=low))
         for what, case, against, baseline, low in (
             ("one event for each sync", "one", "write + fdatasync", "plain", 0.85),
+            ("64 events for each sync", "one of 64", "SQLite WAL FULL, 64 a commit", "sqlite", 1.0),
             ("64 threads append to one session", "threads", "SQLite WAL FULL, 64 a commit", "sqlite", 1.0),
             ("64 tasks append to one session", "tasks", "SQLite WAL FULL, 64 a commit", "sqlite", 1.0),
             ("16 sessions from asyncio", "sessions", "one thread for each file", "files", 0.5),
