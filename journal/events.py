@@ -93,8 +93,8 @@ P = TypeVar("P", bound=type)
 class EventType:
     """A row of the table. ``required`` and ``optional``: key → the Python types its JSON kinds are read as.
 
-    ``values`` gives the values of the required keys (KeyError where one is missing), the first of them twice;
-    ``shapes`` are the lists of types that these may have.
+    ``values`` gives the values of the required keys (KeyError where one is missing), ``shapes`` are the lists of types
+    that these may have.
     """
 
     name: str
@@ -144,9 +144,10 @@ def event(name: str, *, barrier: bool = False, ignorable: bool = False) -> Calla
         optional: dict[str, frozenset[type]] = {}
         for field in attrs.fields(cls):
             (required if field.default is attrs.NOTHING else optional)[field.name] = json_kinds(field.type)
-        # The first key is fetched twice, so that a single one comes as a tuple too.
-        values = itemgetter(next(iter(required)), *required)
-        shapes = tuple([kinds[0], *kinds] for kinds in itertools.product(*required.values()))
+        # A single key is fetched twice: one value alone would not come as a tuple.
+        keys = [*required, *required] if len(required) == 1 else [*required]
+        shapes = tuple(list(kinds) for kinds in itertools.product(*(required[key] for key in keys)))
+        values = itemgetter(*keys)
         EVENT_TYPES[name] = EventType(name, cls, barrier, ignorable, required, optional, values, shapes)
         return cls
 

@@ -16,7 +16,7 @@ from .errors import JournalError, SessionNotFound
 from .events import Event
 from .findings import Finding, FindingList
 from .proof import Prover, can_prove_apart
-from .scan import BOM, Consumer, ScanResult, Source, scan, uncollected
+from .scan import BOM, Consumer, Fold, ScanResult, Source, scan, uncollected
 from .shapes import SESSION_ID
 from .state import State
 
@@ -217,13 +217,15 @@ def read_source(
     header = first_event(source)
     is_fork = header is not None and isinstance(header.data.get("parent"), dict)
 
-    def begin() -> Consumer:
+    def begin() -> Consumer | Fold:
         nonlocal state
         state = State()
         findings.clear()
         further = observe() if observe is not None else None
         if header is not None and is_fork:
             inherit(header, path, state, further, findings)
+        if kept is None and further is None:
+            return Fold(state.apply, state.live)
         consume: Consumer = state.apply
         if kept is not None:
             kept.clear()

@@ -19,7 +19,7 @@ import attrs
 import orjson
 
 from .codec import SUM, ZERO, Lossy, decode
-from .events import EVENT_TYPES, Event, is_extension
+from .events import EVENT_TYPES, Event, JsonObject, is_extension
 from .findings import Finding, FindingList
 from .proof import IGNORABLE_BYTES, MAX_LINE, PREFIX, STRETCH, SUM_BYTES, Chain, Proof, Prover
 
@@ -32,6 +32,18 @@ _PLACES: Final = 8
 _STRIDE: Final = 64
 
 Consumer = Callable[[Event], None]
+
+
+@attrs.frozen
+class Fold:
+    """A consumer that takes plain ``assistant/delta`` lines, three of four in a journal, without an ``Event`` for each.
+
+    ``live`` gets their ``seq``, ``ts`` and ``data``; ``event`` gets all others.
+    """
+
+    event: Consumer
+    live: Callable[[int, int, JsonObject], None]
+
 
 #: Types that need no second look where number and sum are as expected: by bytes, the name and how the keys are checked.
 _PLAIN: Final = {
@@ -134,7 +146,7 @@ class ScanResult:
 
 
 def scan(
-    source: Source, begin: Callable[[], Consumer], *, name: str | None = None, after: Mark | None = None
+    source: Source, begin: Callable[[], Consumer | Fold], *, name: str | None = None, after: Mark | None = None
 ) -> ScanResult:
     """Read the source from its start (or behind ``after``) to its end. Never raises for what it holds.
 
@@ -246,10 +258,11 @@ class _Chain:
 
 class _Pass:
     def __init__(
-        self, source: Source, emit: Consumer, excluded: frozenset[int], name: str | None, after: Mark | None
+        self, source: Source, consumer: Consumer | Fold, excluded: frozenset[int], name: str | None, after: Mark | None
     ) -> None:
         self.source = source
-        self.emit = emit
+        self.emit = consumer.event if isinstance(consumer, Fold) else consumer
+        self.live = consumer.live if isinstance(consumer, Fold) else None
         self.excluded = excluded
         self.name = name
         self.result = ScanResult()
@@ -404,13 +417,12 @@ class _Pass:
         Says where in ``text`` they end, and whether the proof still holds for what follows: a line that had to be
         taken the long way may have been given another number.
         """
-        emit, loads, stride = self.emit, orjson.loads, _STRIDE - 1
+        emit, live, loads, stride = self.emit, self.live, orjson.loads, _STRIDE - 1
         table = [_PLAIN.get(name) for name in proof.names]
         sums, place = proof.sums.decode(), 0
         number = first = self.expected
-        calm = self.calm()
-        last: Event | None = None
-        for length, start, tail, ts, kind in zip(
+        calm, ts = self.calm(), 0
+        for length, start, tail, stamp, kind in zip(
             proof.lengths, proof.starts, proof.tails, proof.stamps, proof.kinds, strict=True
         ):
             at, end = base + begin, begin + length
@@ -426,16 +438,17 @@ class _Pass:
                     if not number & stride:
                         self.numbers.append(number)
                         self.offsets.append(at)
-                    sum_ = sums[place : place + 32]
-                    last = Event(number, ts, type_, data, sum_, tail == IGNORABLE_BYTES, 0, at, length)
-                    emit(last)
+                    ts = stamp
+                    if live is not None and type_ == "assistant/delta":
+                        live(number, ts, data)
+                    else:
+                        sum_ = sums[place : place + 32]
+                        emit(Event(number, ts, type_, data, sum_, tail == IGNORABLE_BYTES, 0, at, length))
                     begin = end + 1
                     place += 32
                     number += 1
                     continue
-            if last is not None:
-                self.catch_up(last, number - first)
-                last = None
+            self.catch_up(number - first, ts, base + begin, proof.sums[place - 32 : place])
             line = text[begin:end]
             self.line(line, at, decode(line, at))
             begin = end + 1
@@ -443,8 +456,7 @@ class _Pass:
             number += 1
             first = self.expected
             calm = self.calm() and first == number and self.written == proof.sums[place - 32 : place]
-        if last is not None:
-            self.catch_up(last, number - first)
+        self.catch_up(number - first, ts, base + begin, proof.sums[place - 32 : place])
         return begin, self.expected == number and self.written == proof.sums[place - 32 : place]
 
     def calm(self) -> bool:
@@ -457,14 +469,15 @@ class _Pass:
             and self.expected > 0
         )
 
-    def catch_up(self, last: Event, events: int) -> None:
-        """What the short way has passed: so many events, ``last`` the last of them."""
-        self.result.events += events
-        self.expected = last.seq + 1
-        self.written = last.sum.encode()
-        self.computed = None
-        self.last_ts = last.ts
-        self.end = last.offset + last.length + 1
+    def catch_up(self, events: int, ts: int, end: int, written: bytes) -> None:
+        """What the short way has passed: so many events, and of the last of them its ``ts``, sum and where it ends."""
+        if events:
+            self.result.events += events
+            self.expected += events
+            self.written = written
+            self.computed = None
+            self.last_ts = ts
+            self.end = end
 
     def pieces(self, offset: int) -> Iterator[tuple[bytes, bytes | None, int]]:
         """Whole lines; then what follows the last LF with its length, or the length of a line too long to hold."""

@@ -124,6 +124,13 @@ class State:
         if problem is not None:
             self._report(event, problem)
 
+    def live(self, seq: int, ts: int, data: JsonObject) -> None:
+        """``apply`` of an ``assistant/delta`` that stands as it was written: nearly always more of the same message."""
+        if ts >= self.last_ts and self.turns.more_live(data):
+            self.last_ts = ts
+        else:
+            self.apply(Event(seq, ts, "assistant/delta", data, ""))
+
     def inherit(self, event: Event) -> None:
         """Fold an event of a fork's parent; what is wrong with it is the parent's to tell.
 

@@ -170,6 +170,13 @@ class Turns:
     _live_id: str | None = attrs.field(default=None, init=False, eq=False, repr=False)
     _live: list[JsonObject] = attrs.field(factory=list, init=False, eq=False, repr=False)
 
+    def more_live(self, data: JsonObject) -> bool:
+        """Take a delta of the message that the last one was of. False: it is of another, and has not been taken."""
+        if data["message_id"] == self._live_id:
+            self._live.append(data)
+            return True
+        return False
+
     def by_run(self, run_id: str) -> OpenTurn | None:
         """The open turn that a run belongs to."""
         return self._by_run.get(run_id)
@@ -491,10 +498,9 @@ def _request_header(turns: Turns, event: Event) -> Problem | None:
 
 def _delta(turns: Turns, event: Event) -> Problem | None:
     data = event.data
-    message_id = data["message_id"]
-    if message_id == turns._live_id:
-        turns._live.append(data)
+    if turns.more_live(data):
         return None
+    message_id = data["message_id"]
     turn = turns._by_run.get(data["run_id"])
     if turn is not None and turn.step_open and message_id not in turn.message_ids:
         delta = turn.deltas.get(message_id)
