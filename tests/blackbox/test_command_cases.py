@@ -88,7 +88,7 @@ def test_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(path.parent)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setenv("MAKA_HOME", str(tmp_path))
-    targets = [
+    targets: list[list[Any]] = [
         *([path], [path.parent], ["s1"], ["s1", "--root", tmp_path], ["./journal.jsonl"], ["journal.jsonl"], ["."]),
         [f"{path.parent}/"],
     ]

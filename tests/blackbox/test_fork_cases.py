@@ -78,7 +78,7 @@ def _working(old: Builder) -> None:
     old.add("plan/approved", {"proposal_id": "p", "revision": 1, "execution_id": "e"})
     queued = {"message_id": "q", "placement": "next_turn", "disposition": "followup", "content": [], "digest": "0" * 64}
     old.add("message/accepted", queued)
-    admitted = {"turn_id": "tA", "run_id": "rA", "message_id": "mA", "previous_root_turn_id": None}
+    admitted: dict[str, Any] = {"turn_id": "tA", "run_id": "rA", "message_id": "mA", "previous_root_turn_id": None}
     admitted |= {"execution": {"kind": "linked_child_initial"}, "input": {"content": []}, "input_digest": "0" * 64}
     old.add("turn/admitted", admitted)
     old.add("session/note", {"kind": "quarantine"})

@@ -211,8 +211,7 @@ def test_what_contradicts_its_admission(tmp_path: Path, broken: str) -> None:
         journal.message(**({"content": other} if broken == "content" else {"message_id": "mB"}))
     doc = refused(journal.write(tmp_path), "damaged")
     assert "admission_mismatch" in codes(doc)
-    other = Builder("other").plain_turn().write(tmp_path)
-    untouched(other)
+    untouched(Builder("other").plain_turn().write(tmp_path))
 
 
 def test_several_admissions_oldest_first_and_their_numbers(tmp_path: Path) -> None:

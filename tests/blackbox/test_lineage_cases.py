@@ -1,5 +1,6 @@
 """Claims, continuations and handoffs on disk: what each state of them shows, and what a repair makes of it."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from support.answers import codes, finding, inspect, messages, refused, settled,
 from support.builder import Builder
 
 ABANDONED = "continuation_abandoned_before_provider_dispatch"
-COMPOSITION = {
+COMPOSITION: dict[str, Any] = {
     "schema": 1,
     "composer_id": "test",
     "composer_revision": "1",
@@ -149,7 +150,7 @@ class Lineage(Builder):
 def resume(*steps: str) -> Lineage:
     """A source and then, in this order, what the steps name."""
     journal = Lineage().source()
-    doing = {
+    doing: dict[str, Callable[[], Any]] = {
         "claim": journal.claim,
         "created": journal.created,
         "start": journal.begun,
@@ -389,7 +390,7 @@ def test_a_resumed_turn_goes_on_in_the_history(tmp_path: Path) -> None:
 
 def handoff(*steps: str) -> Lineage:
     journal = Lineage().pausable()
-    doing = {
+    doing: dict[str, Callable[[], Any]] = {
         "pause": journal.pause,
         "claim": journal.handed,
         "created": lambda: journal.created("cS"),

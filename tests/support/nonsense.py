@@ -266,7 +266,7 @@ class Nonsense(Builder):
     def retracted(self) -> Any:
         return "message/retracted", {"retract_id": "x", "message_ids": [self.any(self.id("m"))]}
 
-    def requested(self) -> Any:
+    def asked(self) -> Any:
         kind = self.pick("question", "permission", "sandbox_boundary")
         return "interaction/requested", {"interaction_id": self.id("q"), **self.where(), "kind": kind, "request": {}}
 
@@ -317,6 +317,6 @@ MAKERS = [
     *(Nonsense.stop, Nonsense.run_created, Nonsense.composition, Nonsense.run_settled),
     *[Nonsense.claim, Nonsense.continuation, Nonsense.pause] * 2,
     *[Nonsense.admitted] * 2,
-    *(Nonsense.accepted, Nonsense.retracted, Nonsense.requested, Nonsense.resolved, Nonsense.proposed),
+    *(Nonsense.accepted, Nonsense.retracted, Nonsense.asked, Nonsense.resolved, Nonsense.proposed),
     *(Nonsense.approved, Nonsense.execution, Nonsense.updated, Nonsense.note, Nonsense.extension),
 ]
