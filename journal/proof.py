@@ -69,13 +69,20 @@ class Proof:
         if len(head) < 8:
             return None
         count, text = array("I", head)
-        if text:
-            names.extend(frames.read(text).split(b"\n"))
         proof = cls(names)
-        for column in (proof.lengths, proof.starts, proof.tails, proof.stamps, proof.kinds):
-            column.frombytes(frames.read(count * column.itemsize))
-        proof.sums = frames.read(32 * count)
-        return proof if len(proof.sums) == 32 * count else None
+        columns = (proof.lengths, proof.starts, proof.tails, proof.stamps, proof.kinds)
+        size = text + count * (sum(column.itemsize for column in columns) + 32)
+        body = frames.read(size)
+        if len(body) < size:
+            return None
+        if text:
+            names.extend(body[:text].split(b"\n"))
+        at = text
+        for column in columns:
+            column.frombytes(body[at : at + count * column.itemsize])
+            at += count * column.itemsize
+        proof.sums = body[at:]
+        return proof
 
 
 class Chain:

@@ -421,7 +421,7 @@ class _Pass:
         table = [_PLAIN.get(name) for name in proof.names]
         sums, place = proof.sums.decode(), 0
         number = first = self.expected
-        calm, ts = self.calm(), 0
+        calm, ts = self.calm(), 0  # the short way has passed the events from ``first`` to before ``number``
         for length, start, tail, stamp, kind in zip(
             proof.lengths, proof.starts, proof.tails, proof.stamps, proof.kinds, strict=True
         ):
@@ -453,9 +453,8 @@ class _Pass:
             self.line(line, at, decode(line, at))
             begin = end + 1
             place += 32
-            number += 1
-            first = self.expected
-            calm = self.calm() and first == number and self.written == proof.sums[place - 32 : place]
+            number = first = number + 1
+            calm = self.calm() and self.expected == number and self.written == proof.sums[place - 32 : place]
         self.catch_up(number - first, ts, base + begin, proof.sums[place - 32 : place])
         return begin, self.expected == number and self.written == proof.sums[place - 32 : place]
 
