@@ -38,6 +38,8 @@ STOP_REASONS: Final = {
     "max_tokens": "max_tokens",
     "failed": "error",
 }
+#: Characters of a failure's message in the journal: a provider may answer with a whole page.
+_MESSAGE: Final = 2_000
 
 
 def _new_id() -> str:
@@ -52,6 +54,10 @@ def _tell_nobody(event: SessionEvent) -> None:
     pass
 
 
+def _kept(tools: Iterable[Tool]) -> tuple[Tool, ...]:
+    return tuple(tools)
+
+
 class Stop:
     """Asks a turn to stop; may be asked again, to escalate. Use it from the event loop's thread."""
 
@@ -60,7 +66,14 @@ class Stop:
         self._changed = asyncio.Event()
 
     def request(self, source: str = "user", *, mode: Mode = "immediate", stop_id: str | None = None) -> None:
-        """Returns at once; the turn ends as soon as it can. ``after_step`` lets the current step finish."""
+        """Returns at once; the turn ends as soon as it can. ``after_step`` lets the current step finish.
+
+        A ``stop_id`` that was given before is the same request again: it counts only where it escalates.
+        """
+        if stop_id is not None and any(stop_id == known for _, _, known in self._asked):
+            if mode == "after_step" or self.immediate:
+                return
+            stop_id = None
         self._asked.append((source, mode, stop_id))
         self._changed.set()
 
@@ -109,7 +122,7 @@ class Loop:
     conversation: Conversation
     model: ModelAdapter
     session_dir: Path
-    tools: Iterable[Tool] = ()
+    tools: Iterable[Tool] = attrs.field(default=(), converter=_kept)
     options: Options = attrs.Factory(Options)
     authorize: Authorize | None = None
     publish: Publish = _tell_nobody
@@ -132,7 +145,8 @@ class Loop:
         """One whole turn, from the user's message to a durable end.
 
         Raises InvalidEvent where the turn may not begin (one is open), JournalError where the journal failed: then the
-        turn has no end until a repair. Cancelling the task stops the turn, writes its end and raises CancelledError.
+        turn has no end until a repair, and the conversation is to be read again. Cancelling the task, however often,
+        stops the turn, writes its end and raises CancelledError.
         Any other exception is a defect of an adapter or a hook: the turn ends failed and the exception is raised.
         """
         turn = _Turn(
@@ -142,8 +156,7 @@ class Loop:
             self.options.max_steps if max_steps is None else max_steps,
         )
         blocks = [text_block(content)] if isinstance(content, str) else content
-        turn.begin(blocks, invocation_id or self.new_id(), message_id or self.new_id())
-        return await turn.run()
+        return await turn.run(blocks, invocation_id or self.new_id(), message_id or self.new_id())
 
 
 class _Turn:
@@ -170,7 +183,45 @@ class _Turn:
 
     # ------------------------------------------------------------ begin and end
 
-    def begin(self, content: Blocks, invocation_id: str, message_id: str) -> None:
+    async def run(self, content: Blocks, invocation_id: str, message_id: str) -> TurnOutcome:
+        """The turn in a task of its own, so that no cancellation of whoever waits keeps its end from being written."""
+        turn = asyncio.ensure_future(self._whole(content, invocation_id, message_id))
+        cancelled: asyncio.CancelledError | None = None
+        while not turn.done():
+            try:
+                await asyncio.wait({turn})
+            except asyncio.CancelledError as error:
+                if cancelled is None:
+                    cancelled = error
+                    self._stop.request("cancelled")
+        if cancelled is not None and turn.exception() is None:
+            raise cancelled
+        return turn.result()
+
+    async def _whole(self, content: Blocks, invocation_id: str, message_id: str) -> TurnOutcome:
+        self._begin(content, invocation_id, message_id)
+        steps = asyncio.ensure_future(self._steps())
+        stopper = asyncio.ensure_future(self._until_stopped())
+        await asyncio.wait({steps, stopper}, return_when=asyncio.FIRST_COMPLETED)
+        stopped = not steps.done()
+        stopper.cancel()
+        ending_beside = [steps, stopper]
+        if stopped:
+            steps.cancel()
+            if self._recorder.failure is None:
+                # What was asked becomes durable while bodies still come to their end.
+                ending_beside.append(asyncio.ensure_future(self._make_stops_durable()))
+        await asyncio.gather(*ending_beside, return_exceptions=True)
+        await self._recorder.settle()
+        if self._recorder.failure is not None:
+            raise self._recorder.failure
+        defect = None if steps.cancelled() else steps.exception()
+        outcome = await self._end(self._reason(steps, stopped, defect))
+        if defect is not None and not isinstance(defect, ModelError):
+            raise defect
+        return outcome
+
+    def _begin(self, content: Blocks, invocation_id: str, message_id: str) -> None:
         turn_id, run_id, conversation = self._progress.turn_id, self._progress.run_id, self._loop.conversation
         run = conversation.run_header(
             run_id=run_id,
@@ -196,41 +247,17 @@ class _Turn:
         }
         self._recorder.add_batch([Draft("turn/start", start), Draft("user/message", message)])
 
-    async def run(self) -> TurnOutcome:
-        steps = asyncio.ensure_future(self._steps())
-        stopper = asyncio.ensure_future(self._until_stopped())
-        cancelled: asyncio.CancelledError | None = None
-        try:
-            await asyncio.wait({steps, stopper}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError as error:
-            cancelled = error
-            self._stop.request("cancelled")
-        stopper.cancel()
-        ending_beside = [steps, stopper]
-        if not steps.done():
-            steps.cancel()
-            if self._recorder.failure is None:
-                # What was asked becomes durable while bodies still come to their end.
-                self._note_stops()
-                ending_beside.append(asyncio.ensure_future(self._recorder.barrier()))
-        await asyncio.gather(*ending_beside, return_exceptions=True)
-        if self._recorder.failure is not None:
-            raise self._recorder.failure
-        defect = None if steps.cancelled() else steps.exception()
-        outcome = await self._end(self._reason(steps, defect))
-        if cancelled is not None:
-            raise cancelled
-        if defect is not None and not isinstance(defect, ModelError):
-            raise defect
-        return outcome
-
-    def _reason(self, steps: "asyncio.Future[str]", defect: BaseException | None) -> JsonObject:
+    def _reason(self, steps: "asyncio.Future[str]", stopped: bool, defect: BaseException | None) -> JsonObject:
+        source = self._stop.source
+        if stopped and source is not None:
+            # What an adapter or a hook raises while it is being stopped does not make the stop a failure.
+            return {"kind": "aborted", "source": source}
         if isinstance(defect, ModelError):
-            return {"kind": "failed", "failure_class": defect.kind, "message": str(defect)}
+            return {"kind": "failed", "failure_class": defect.kind, "message": str(defect)[:_MESSAGE]}
         if defect is not None:
             text = f"{type(defect).__name__}: {defect}"
-            return {"kind": "failed", "failure_class": "internal_error", "message": text}
-        if (source := self._stop.source) is not None:
+            return {"kind": "failed", "failure_class": "internal_error", "message": text[:_MESSAGE]}
+        if source is not None:
             return {"kind": "aborted", "source": source}
         if steps.cancelled():
             text = "an adapter or a hook cancelled the turn by itself"
@@ -256,14 +283,17 @@ class _Turn:
         return TurnOutcome(progress.turn_id, progress.run_id, reason)
 
     async def _until_stopped(self) -> None:
-        """Writes down each request to stop as it comes; done when one is immediate."""
+        """Makes each request to stop durable as it comes; done when one is immediate."""
         while not self._stop.immediate:
             await self._stop._changed.wait()
             self._stop._changed.clear()
-            self._note_stops()
             if not self._stop.immediate:
                 # Beside the step that goes on; what the barrier cannot do fails the step's next one too.
-                await self._recorder.barrier()
+                await self._make_stops_durable()
+
+    async def _make_stops_durable(self) -> None:
+        self._note_stops()
+        await self._recorder.barrier()
 
     def _note_stops(self) -> None:
         for source, mode, stop_id in self._stop._asked[self._noted :]:
@@ -361,7 +391,8 @@ class _Turn:
                 return response
 
     async def _wait_to_retry(self, error: ModelError, attempt: int, delay: float) -> None:
-        text = f"{error.kind}: {error}; request {attempt} failed, the next one follows in {delay:.1f} s"
+        said = str(error)[:_MESSAGE]
+        text = f"{error.kind}: {said}; request {attempt} failed, the next one follows in {delay:.1f} s"
         note = {"kind": "retry", "run_id": self._progress.run_id, "turn_id": self._progress.turn_id, "text": text}
         self._recorder.add("session/note", note)
         self._recorder.tell("provider_retry", attempt=attempt, delay=delay, failure_class=error.kind)

@@ -102,6 +102,8 @@ class Recorder:
         except JournalError as error:
             # Whoever waited for the same batch gets the same error, and waits for the same second try.
             if self._again is None or self._again[0] is not error:
+                # At once: what runs beside this appends nothing meanwhile.
+                self.failure = error
                 self._again = error, asyncio.ensure_future(self._write_again(error, upto, unsynced))
             await asyncio.shield(self._again[1])
         # Another barrier may have been here meanwhile and taken a part off the front.
@@ -109,8 +111,12 @@ class Recorder:
         while self._untold and self._untold[0][0] <= upto:
             self._publish(self._untold.pop(0)[1])
 
+    async def settle(self) -> None:
+        """Waits for a second try that is under way, although whoever wanted it was cancelled."""
+        if self._again is not None:
+            await asyncio.wait({self._again[1]})
+
     async def _write_again(self, error: JournalError, upto: int, unsynced: list[Draft]) -> None:
-        self.failure = error
         if (
             not isinstance(error, JournalWriteError)
             or error.poisoned

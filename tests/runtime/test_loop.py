@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from maka.journal.errors import JournalError, JournalWriteError
 from maka.journal.events import Draft
 from maka.runtime.loop import Options, Stop
+from maka.runtime.model import Chunk, ModelError, ModelRequest, TextDelta
 from maka.runtime.retry import RetryPolicy
 from maka.runtime.scripted import Ask, Do, End, Fail, Say, Tokens, Wait
 from maka.runtime.tools import ToolOutput
@@ -489,6 +491,126 @@ def test_cancelling_the_task_ends_the_turn_first() -> None:
     assert bench.journal.of("turn/end")[0]["reason"] == {"kind": "aborted", "source": "cancelled"}
     assert bench.journal.synced == len(bench.journal.events)
     assert bench.journal.types()[-1] == "run/settled"
+
+
+async def slow_to_end(arguments: Any, context: Any) -> ToolOutput:
+    try:
+        await asyncio.sleep(30)
+    finally:
+        await asyncio.sleep(0.1)
+    return ToolOutput.of("")
+
+
+@pytest.mark.parametrize("first", ["cancel", "stop"])
+def test_cancelling_while_the_turn_is_being_ended_does_not_keep_it_from_its_end(first: str) -> None:
+    bench = Bench([[Ask("a")]], [FakeTool("a", slow_to_end)])
+
+    async def turn() -> None:
+        signal = Stop()
+        task = asyncio.ensure_future(bench.loop.run_turn("hello", stop=signal))
+        await asyncio.sleep(0.03)
+        if first == "stop":
+            signal.request()
+        else:
+            task.cancel()
+        await asyncio.sleep(0.03)
+        task.cancel()
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await task
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(turn())
+    assert bench.journal.of("tool/result")[0]["state"] == "unknown"
+    assert bench.journal.of("turn/end")[0]["reason"]["kind"] == "aborted"
+    assert bench.journal.synced == len(bench.journal.events)
+    assert bench.journal.types()[-1] == "run/settled"
+    assert bench.kinds().count("complete") == 1
+
+
+class Hasty:
+    """An adapter that makes a failure of its own out of being cancelled."""
+
+    provider = "hasty"
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+        yield TextDelta("so far")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ModelError("the connection was closed", kind="provider_network") from None
+
+
+def test_a_failure_that_a_stop_brings_about_is_the_stops() -> None:
+    bench = Bench([])
+    object.__setattr__(bench.loop, "model", Hasty())
+
+    async def turn() -> Any:
+        stop = Stop()
+        asyncio.get_running_loop().call_later(0.03, stop.request)
+        return await bench.loop.run_turn("hello", stop=stop)
+
+    assert asyncio.run(turn()).reason == {"kind": "aborted", "source": "user"}
+    assert bench.journal.of("assistant/message")[0]["content"] == [{"kind": "text", "text": "so far"}]
+
+
+def test_the_same_stop_again_is_the_same_and_escalates_only_by_its_mode() -> None:
+    async def turn(*modes: Any) -> Bench:
+        stop = Stop()
+
+        async def body(arguments: Any, context: Any) -> ToolOutput:
+            for mode in modes:
+                stop.request(mode=mode, stop_id="k")
+                await asyncio.sleep(0.01)
+            return ToolOutput.of("whole")
+
+        bench = Bench([[Ask("a")]], [FakeTool("a", body)])
+        await bench.loop.run_turn("hello", stop=stop)
+        return bench
+
+    bench = asyncio.run(turn("after_step", "after_step"))
+    assert [data["stop_id"] for data in bench.journal.of("turn/stop_requested")] == ["k"]
+    assert bench.journal.of("tool/result")[0]["state"] == "ok"
+    bench = asyncio.run(turn("after_step", "immediate", "immediate"))
+    modes = [(data["mode"], data["stop_id"] == "k") for data in bench.journal.of("turn/stop_requested")]
+    assert modes == [("after_step", True), ("immediate", False)]
+    assert bench.journal.of("tool/result")[0]["state"] == "unknown"
+
+
+def test_a_stop_while_a_result_is_written_again_waits_for_that() -> None:
+    """Whoever wanted the second try is cancelled with the step; the turn has its end all the same."""
+    signals: list[Stop] = []
+    bench = Bench([[Ask("a")], ["never"]], [FakeTool("a")], fail=fails_at(3, write_error()))
+    flush = bench.journal.aflush
+
+    async def slow() -> None:
+        if bench.journal.syncs == 3:
+            signals[0].request()
+            await asyncio.sleep(0.05)
+        await flush()
+
+    bench.journal.aflush = slow  # type: ignore[method-assign]
+
+    async def turn() -> Any:
+        signals.append(Stop())
+        return await bench.loop.run_turn("hello", stop=signals[0])
+
+    assert asyncio.run(turn()).reason == {"kind": "aborted", "source": "user"}
+    assert [data["state"] for data in bench.journal.of("tool/result")] == ["ok"]
+    assert bench.journal.types()[-1] == "run/settled"
+
+
+def test_the_words_of_a_failure_are_bounded() -> None:
+    bench = Bench([Fail("provider_error", message="x" * (17 << 20))])
+    assert run(bench).reason["kind"] == "failed"
+    assert len(bench.journal.of("turn/end")[0]["reason"]["message"]) <= 2_000
+
+
+def test_tools_of_an_iterator_are_there_in_every_turn() -> None:
+    bench = Bench([["one"], ["two"]], iter([FakeTool("a")]))
+    run(bench)
+    run(bench)
+    assert [[tool["name"] for tool in request.tools] for request in bench.model.requests] == [["a"], ["a"]]
 
 
 def test_a_hook_that_breaks_ends_the_turn_and_is_raised() -> None:

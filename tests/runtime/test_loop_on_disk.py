@@ -153,3 +153,25 @@ def test_what_comes_together_shares_a_sync(tmp_path: Path) -> None:
     assert session.types().count("tool/call") == 3
     # Opening; then the request, the calls, the results with the next request, and the end.
     assert fs.syncs == 5
+
+
+def test_a_turn_that_could_not_begin_leaves_nothing_and_the_next_one_begins(tmp_path: Path) -> None:
+    """The error was told once, by the turn that met it: the next call of the same task is not refused for it."""
+    session = Session(tmp_path, FailingFs(b'"turn/start"', errno.ENOSPC))
+
+    async def twice(journal: JournalWriter) -> TurnOutcome:
+        def loop() -> Loop:
+            conversation = Conversation(session.store.read("s1"))
+            return Loop(
+                journal=journal, conversation=conversation, model=session.model, session_dir=journal.session_dir
+            )
+
+        with pytest.raises(maka.JournalWriteError):
+            await loop().run_turn("first")
+        return await loop().run_turn("second")
+
+    session.model = ScriptedModel(["done"])
+    with JournalWriter.open(session.path, fs=session._fs) as journal:
+        assert asyncio.run(twice(journal)).reason == {"kind": "completed"}
+    assert session.types().count("turn/start") == 1
+    assert maka.load(session.path).verdict == "healthy"
