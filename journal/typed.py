@@ -53,6 +53,9 @@ for _cls in (RunHeader, EndReason, Usage, *(row.cls for row in EVENT_TYPES.value
     _converter.register_unstructure_hook(_cls, make_dict_unstructure_fn(_cls, _converter, **_omit))
 
 
+_ORDER = {name: tuple(attrs.fields_dict(row.cls)) for name, row in EVENT_TYPES.items()}
+
+
 def structure_of(type_: str) -> Structure:
     """The function that types the data of events of this type; of an unknown type it gives the data itself.
 
@@ -73,6 +76,8 @@ def structure_of(type_: str) -> Structure:
 
 
 def unstructure(payload: Any) -> Draft:
-    cls = payload.__class__
-    row = EVENT_TYPES[cls.TYPE]
-    return Draft(row.name, _converter.unstructure(payload), row.ignorable)
+    """The draft of a payload: its keys in the order of its fields, optional ones that are None left out."""
+    row = EVENT_TYPES[payload.TYPE]
+    data = _converter.unstructure(payload)
+    ordered = {name: data[name] for name in _ORDER[row.name] if name in data}
+    return Draft(row.name, ordered, row.ignorable)
