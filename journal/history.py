@@ -72,6 +72,16 @@ class _Unknown:
     requests: int
 
 
+@attrs.define(slots=True, eq=False)
+class _Told:
+    """A known outcome that is told as text, and the result that it would have been."""
+
+    turn: _Turn
+    call: Call
+    result: tuple[list[JsonObject], bool, str, int]
+    item: _Item
+
+
 class History:
     """Fold events with ``apply`` (a fork's parents first), take ``messages()`` at any time."""
 
@@ -83,6 +93,7 @@ class History:
         self._admitted: dict[str, tuple[int, JsonObject]] = {}
         self._unknown: dict[tuple[str, int], _Unknown] = {}
         self._untold: list[_Item] = []
+        self._told: list[_Told] = []
         self._tool_boundary = False
         self._requests = 0
         # What is rendered: messages, and for each rendered turn how many there were before it and the last of them.
@@ -186,6 +197,7 @@ class History:
             self._by_run.clear()
             self._admitted.clear()
             self._unknown.clear()
+            self._told.clear()
             self._tool_boundary = event.data.get("tool_boundary") == TOOL_BOUNDARY
 
     def _turn_start(self, event: Event) -> None:
@@ -283,12 +295,15 @@ class History:
         if unknown is None:
             return
         turn, call, content = unknown.turn, unknown.call, _neutral(data["content"])
+        result = (content, data["is_error"], data["state"], event.seq)
         if unknown.requests == self._requests:
-            turn.results[call.index] = (content, data["is_error"], data["state"], event.seq)
+            turn.results[call.index] = result
             self._forget(turn)
         else:
             said = [_text(wording.outcome_told(call.name, call.call_id, data["state"])), *content]
-            self._untold.append(_Item("user", event.seq, data["run_id"], said, mark="outcome"))
+            item = _Item("user", event.seq, data["run_id"], said, mark="outcome")
+            self._untold.append(item)
+            self._told.append(_Told(turn, call, result, item))
 
     def _turn_end(self, event: Event) -> None:
         self._close(self._turn(event.data))
@@ -307,16 +322,25 @@ class History:
             self._forget(turn)
 
     def _claim(self, event: Event) -> None:
-        """From here on the history hides what the source holds behind the last event that is replayed."""
+        """From here on the history hides what the source holds behind the last event that is replayed, and shows what
+        became of its unknown calls in their places.
+        """
         data = event.data
         through = data["replay_through_seq"]
-        runs = {mapping(segment).get("run_id") for segment in sequence(data["boundary"].get("segments"))}
-        runs.add(data["source"].get("run_id"))
-        for turn in {id(turn): turn for run in runs if (turn := self._by_run.get(_key(run))) is not None}.values():
+        runs = {_key(mapping(segment).get("run_id")) for segment in sequence(data["boundary"].get("segments"))}
+        runs.add(_key(data["source"].get("run_id")))
+        for turn in {id(turn): turn for run in runs if (turn := self._by_run.get(run)) is not None}.values():
             for item in turn.items:
                 if item.seq > through and item.run_id in runs:
                     item.hidden = True
             self._forget(turn)
+        placed = [told for told in self._told if told.call.run_id in runs]
+        for told in placed:
+            told.turn.results[told.call.index] = told.result
+            self._forget(told.turn)
+            self._told.remove(told)
+            if told.item in self._untold:
+                self._untold.remove(told.item)
 
     def _note(self, event: Event) -> None:
         data = event.data

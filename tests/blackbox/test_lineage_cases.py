@@ -642,3 +642,54 @@ def test_a_handoff_history_reads_as_one_turn(tmp_path: Path) -> None:
     path = journal.write(tmp_path)
     untouched(path)
     assert shown(path) == [("user", "a long one"), ("assistant", "half"), ("assistant", "whole")]
+
+
+def _resumed_with_an_outcome(later: list[str]) -> Lineage:
+    """A crashed call; then, in this order, what ``later`` names; then a claim on the crashed run."""
+    journal = Lineage()
+    journal.start("go on").step().says("", ["c"])
+    call = journal.call("c")
+    data = {**journal.ids, "step": 1, "call_id": "c", "operation_id": "op-1-c", "state": "unknown", "is_error": True}
+    journal.add("tool/result", {**data, "content": [], "call_seq": call, "synthesized": True})
+    anchor = journal.seq - 1
+    journal.end_step()
+    journal.add("turn/end", {**journal.ids, "reason": {"kind": "interrupted"}, "synthesized": True})
+    boundary = (journal.seq, journal.prev, journal.ids)
+    for what in later:
+        if what == "turn":
+            journal.plain_turn("later")
+        else:
+            data = {"turn_id": "t1", "run_id": "r1", "call_id": "c", "call_seq": call, "operation_id": "op-1-c"}
+            told = {"state": "ok", "content": [{"kind": "text", "text": "it had worked"}], "is_error": False}
+            journal.add("tool/outcome", {**data, **told, "source": "reconciled"})
+    seq, prev = journal.seq, journal.prev
+    journal.seq, journal.prev = boundary[:2]
+    journal.claim(source=boundary[2], through=anchor)
+    data = {**journal.claims["cl"], "turn": journal.turn + 1}
+    journal.lines.pop()
+    journal.seq, journal.prev = seq, prev
+    journal.add("continuation/claim", data)
+    return journal.created().begun()
+
+
+@pytest.mark.parametrize("later", [["outcome"], ["outcome", "turn"], ["turn", "outcome"], ["turn", "outcome", "turn"]])
+def test_a_claim_shows_an_outcome_in_the_place_of_the_unknown_result(tmp_path: Path, later: list[str]) -> None:
+    path = _resumed_with_an_outcome(later).write(tmp_path)
+    untouched(path)
+    flow = shown(path)
+    assert flow[:3] == [("user", "go on"), ("assistant", "c:call"), ("tool", "c:ok")]
+
+
+@pytest.mark.parametrize("value", [None, [], {}, 7, [[]], {"run_id": []}, [{"run_id": {}}]])
+def test_a_claim_that_names_nothing_hides_nothing(tmp_path: Path, value: Any) -> None:
+    journal = Lineage().source()
+    journal.claim()
+    data = {**journal.claims["cl"], "boundary": {"segments": value}, "source": {"run_id": value}}
+    journal.lines.pop()
+    import json
+
+    journal.seq, journal.prev = journal.seq - 1, json.loads(journal.lines[-1])["sum"]
+    journal.add("continuation/claim", data)
+    path = journal.write(tmp_path)
+    settled(path)
+    assert ("user", "go on") in shown(path)
