@@ -38,10 +38,10 @@ class Target:
 
     def __str__(self) -> str:
         if self.low is not None and self.high is not None:
-            return f"{self.low:.2f} … {self.high:.2f} {self.unit}"
+            return f"{self.low:g} … {self.high:g} {self.unit}"
         if self.low is not None:
-            return f"≥ {self.low:.2f} {self.unit}"
-        return "" if self.high is None else f"≤ {self.high:.2f} {self.unit}"
+            return f"≥ {self.low:g} {self.unit}"
+        return "" if self.high is None else f"≤ {self.high:g} {self.unit}"
 
     def reached(self, figure: float) -> bool:
         return (self.low is None or figure >= self.low) and (self.high is None or figure <= self.high)
@@ -60,7 +60,8 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         judged = self.target != Target(unit=self.target.unit)
         reached = ("yes" if self.target.reached(self.ratio) else "NO") if judged else ""
-        ratio = f"{self.ratio:.3f} {self.target.unit}" if self.ratio < 0.1 else f"{self.ratio:.2f} {self.target.unit}"
+        digits = 3 if 0 < self.ratio < 0.1 else 2
+        ratio = f"{self.ratio:.{digits}f} {self.target.unit}"
         return self.what, self.ours, self.baseline, ratio, str(self.target), reached
 
 

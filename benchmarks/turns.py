@@ -1,20 +1,23 @@
 """A durable agent turn: the user's message, 3 steps, 6 tool calls, in a session of 200 and in one of 2,000 turns.
 
-Ours is measured twice: by the real loop, with a model that plays a script and tools that do nothing, and as the bare
-events with the loop's barriers. The baseline is the `SQLiteSession` of the OpenAI Agents SDK, storing the same items:
-each as it comes, and together at the moments at which the loop waits for the disk. It stores only; it drives no model,
-no tools and no history. Where the SDK is not installed, the same tables and statements by sqlite3 stand in for it.
+Measured as bare events with the loop's barriers, and by the real loop with a model that plays a script and tools that
+do nothing. The events are held against the `SQLiteSession` of the OpenAI Agents SDK storing the same items, each as it
+comes (and, for information, together at the moments at which the loop waits for the disk). The loop is held against
+the SDK's own loop, its `Runner`, with the same script and tools on a `SQLiteSession`; that commits four times a turn,
+and after the tools have run, where this project waits for the disk six times. Without the SDK the same tables and
+statements by sqlite3 stand in for `SQLiteSession`, and nothing for `Runner`.
 """
 
 import asyncio
 import itertools
 import json
-import sqlite3
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import _peer
 from _bench import Report, Row, Settings, Target, interleaved, middle, ratio, run, timed
 
 from maka.journal.events import Draft
@@ -37,6 +40,8 @@ ASKED, SAID, RESULT = text(400), text(900), text(2_000)
 ARGUMENTS = {"path": "src/module.py", "text": text(300)}
 #: So many calls has each of the three steps.
 CALLS = (3, 3, 0)
+#: Turns that are measured together.
+FEW = 4
 
 
 # ---------------------------------------------------------------- the same turn, three times
@@ -183,10 +188,13 @@ class Looping(Ours):
         self._model.requests.clear()
 
 
+Add = Callable[[Sequence[Item]], Awaitable[None]]
+
+
 class Items:
     """Items stored by ``add`` (an ``add_items``), one group for each call of it."""
 
-    def __init__(self, path: Path, add: Callable[[Sequence[Item]], Awaitable[None]], *, single: bool) -> None:
+    def __init__(self, path: Path, add: Add, *, single: bool) -> None:
         self._path, self._add, self._single = path, add, single
         self._turns = itertools.count(1)
 
@@ -207,49 +215,20 @@ class Items:
         return self._path.stat().st_size
 
 
-class PlainSqlite:
-    """What the SDK's session does, by sqlite3: the same tables, statements and pragmas, in a thread for each commit."""
+class Running(Items):
+    """Turns that the SDK's own loop runs."""
 
-    def __init__(self, session_id: str, path: Path) -> None:
-        self._session = session_id
-        self._rows = sqlite3.connect(path, check_same_thread=False)
-        self._rows.execute("PRAGMA journal_mode=WAL")
-        self._rows.execute("CREATE TABLE sessions (id TEXT PRIMARY KEY, updated TIMESTAMP DEFAULT CURRENT_TIMESTAMP)")
-        self._rows.execute(
-            "CREATE TABLE messages (id INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL, data TEXT NOT NULL, "
-            "created TIMESTAMP DEFAULT CURRENT_TIMESTAMP)"
-        )
-        self._rows.execute("CREATE INDEX by_session ON messages (session, id)")
-        self._rows.commit()
+    def __init__(self, path: Path, add: Add, turn: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(path, add, single=False)
+        self._run = turn
 
-    async def add_items(self, items: Sequence[Item]) -> None:
-        await asyncio.to_thread(self._add, items)
-
-    def _add(self, items: Sequence[Item]) -> None:
-        rows = [(self._session, json.dumps(item)) for item in items]
-        self._rows.execute("INSERT OR IGNORE INTO sessions (id) VALUES (?)", (self._session,))
-        self._rows.executemany("INSERT INTO messages (session, data) VALUES (?, ?)", rows)
-        self._rows.execute("UPDATE sessions SET updated = CURRENT_TIMESTAMP WHERE id = ?", (self._session,))
-        self._rows.commit()
-
-    def close(self) -> None:
-        self._rows.close()
-
-
-def peer() -> tuple[str, Any, list[str]]:
-    """The baseline: its name, what makes a session of it, and what is to be said of it."""
-    try:
-        from agents import SQLiteSession
-    except ImportError:
-        hint = "The Agents SDK is not installed; `pip install -e '.[peers]'` in the environment brings it."
-        return "plain sqlite3 in its place", PlainSqlite, [hint]
-    return "SQLiteSession", SQLiteSession, []
+    async def turn(self) -> None:
+        await self._run()
 
 
 def measure(settings: Settings) -> Report:
     short, long = settings.size(200, 2), settings.size(2_000, 20)
-    each = settings.size(12, 2)
-    name, make, notes = peer()
+    name, make, notes = _peer.session()
     store = FileStore(settings.place / "root")
     sides: dict[str, Side] = {}
     opened: list[Any] = []
@@ -257,47 +236,73 @@ def measure(settings: Settings) -> Report:
         sides[f"loop {length}"] = looping = Looping(store, f"loop-{length}")
         sides[f"bare {length}"] = bare = Ours(store, f"bare-{length}")
         opened += [looping.writer, bare.writer]
-        for way, single in (("single", True), ("barriers", False)):
+        for way in ("single", "barriers", "runner"):
             path = settings.place / f"{way}-{length}.db"
             stored = make("bench", path)
-            sides[f"{way} {length}"] = Items(path, stored.add_items, single=single)
             opened.append(stored)
-        for case in ("loop", "bare", "single", "barriers"):
+            sides[f"{way} {length}"] = Items(path, stored.add_items, single=way == "single")
+            if way == "runner" and (turn := _peer.runner(stored, ASKED, SAID, RESULT, ARGUMENTS, CALLS)) is not None:
+                sides[f"{way} {length}"] = Running(path, stored.add_items, turn)
+        for case in ("loop", "bare", "single", "barriers", "runner"):
             sides[f"{case} {length}"].fill(length)
-    with asyncio.Runner() as runner:
-        before = {case: side.size() for case, side in sides.items()}
-        # Turn by turn, so that what else the machine does falls on all of them alike.
-        figures = interleaved(
-            {case: lambda side=side: 1 / timed(lambda: runner.run(side.turn())) for case, side in sides.items()},
-            each * settings.rounds,
-        )
-    grown = {case: (side.size() - before[case]) / (each * settings.rounds + 1) for case, side in sides.items()}
-    for session in opened:
-        session.close()
+    with asyncio.Runner() as loop:
 
-    def rate(case: str) -> str:
-        return f"{middle(figures, case):.0f}/s"
+        def rate(side: Side, turns: int) -> float:
+            async def several() -> None:
+                for _ in range(turns):
+                    await side.turn()
+
+            return turns / timed(lambda: loop.run(several()))
+
+        before = {case: side.size() for case, side in sides.items()}
+        # A few turns of one side, then a few of the next: what else the machine does falls on all of them alike.
+        figures = interleaved(
+            {case: partial(rate, side, FEW) for case, side in sides.items() if not case.startswith("runner")},
+            settings.rounds * settings.size(3, 1),
+        )
+        grown = {case: side.size() - before[case] for case, side in sides.items()}
+        turns = FEW * (settings.rounds * settings.size(3, 1) + 1)
+        whole = interleaved(
+            {case: partial(rate, side, 1) for case, side in sides.items() if case.startswith(("loop", "runner"))},
+            settings.rounds,
+        )
+    for writer in opened:
+        writer.close()
 
     rows = []
-    for what, case in (("the loop", "loop"), ("events and barriers", "bare")):
-        for length in (short, long):
-            for way, against, target in (
-                ("single", "each item by itself", Target(low=2)),
-                ("barriers", "items of a barrier together", Target()),
-            ):
-                ours, theirs = f"{case} {length}", f"{way} {length}"
-                title, baseline = f"{what}, {length:,} turns", f"{name}, {against}: {rate(theirs)}"
-                rows.append(Row(title, rate(ours), baseline, ratio(figures, ours, theirs), target))
+    for length in (short, long):
+        at, stores = f"{length:,} turns", f"{name} storing"
+        for what, ours, against, theirs, found, low in (
+            ("a turn's events and barriers", "bare", f"{stores} each item", "single", figures, 2.0),
+            ("a turn's events and barriers", "bare", f"{stores} at the same barriers", "barriers", figures, None),
+            ("the loop", "loop", "the SDK's Runner on SQLiteSession", "runner", whole, 2.0),
+            ("the loop", "loop", f"{stores} each item, no model, no tools", "single", figures, None),
+        ):
+            if theirs == "runner" and not isinstance(sides[f"{theirs} {length}"], Running):
+                continue
+            ours, theirs = f"{ours} {length}", f"{theirs} {length}"
+            speeds = [f"{middle(found, side):,.1f}/s" for side in (ours, theirs)]
+            rows.append(
+                Row(f"{what}, {at}", speeds[0], f"{against}: {speeds[1]}", ratio(found, ours, theirs), Target(low=low))
+            )
+    flat = Target(0.95, 1.05)
+    for what, case in (("a turn's events and barriers", "bare"), ("the loop", "loop")):
         ours, theirs = f"{case} {long}", f"{case} {short}"
-        there, flat = f"at {short:,} turns: ", Target(0.95, 1.05)
-        title = f"{what}, rate at {long:,} turns"
-        rows.append(Row(title, rate(ours), there + rate(theirs), ratio(figures, ours, theirs), flat))
-        title, sizes = (
-            f"{what}, bytes a turn at {long:,} turns",
-            [f"{grown[side]:,.0f} bytes" for side in (ours, theirs)],
+        speeds = [f"{middle(figures, side):,.1f}/s" for side in (ours, theirs)]
+        sizes = [f"{grown[side] / turns:,.0f} bytes" for side in (ours, theirs)]
+        there = f"at {short:,} turns"
+        rows.append(
+            Row(f"{what}: rate at {long:,}", speeds[0], f"{there}: {speeds[1]}", ratio(figures, ours, theirs), flat)
         )
-        rows.append(Row(title, sizes[0], there + sizes[1], grown[ours] / grown[theirs], flat))
-    return Report("A durable agent turn: user, 3 steps, 6 tool calls", rows, notes)
+        rows.append(
+            Row(
+                f"{what}: bytes a turn at {long:,}", sizes[0], f"{there}: {sizes[1]}", grown[ours] / grown[theirs], flat
+            )
+        )
+    notes += [
+        "The loop's rate falls by what three lists of references to the whole history cost, one for each request."
+    ]
+    return Report("A durable agent turn", rows, notes)
 
 
 if __name__ == "__main__":

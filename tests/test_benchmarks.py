@@ -1,0 +1,75 @@
+"""The benchmarks run, all of them, and each puts its rows into the one table. What they measure is no test."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+#: Beginnings of rows that have to be there, whatever the sizes and whatever baselines are installed.
+ROWS = (
+    "one event for each sync",
+    "64 events for each sync",
+    "64 threads append to one session",
+    "64 tasks append to one session",
+    "16 sessions from asyncio",
+    "a turn's events and barriers, 2 turns",
+    "a turn's events and barriers, 20 turns",
+    "a turn's events and barriers: rate at 20",
+    "a turn's events and barriers: bytes a turn at 20",
+    "the loop, 2 turns",
+    "the loop, 20 turns",
+    "the loop: rate at 20",
+    "the loop: bytes a turn at 20",
+    "fold and verify",
+    "load",
+    "memory to inspect",
+    "open for writing: FileStore.open",
+    "open for writing: maka.open_session",
+    "list 20 sessions, closed cleanly",
+    "list 20 sessions without snapshots",
+    "process: maka journal inspect",
+)
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, str(BENCHMARKS / "run.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.timeout(300)
+def test_every_row_of_the_table_is_there() -> None:
+    done = run("--quick")
+    assert done.returncode == 0, done.stderr
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert lines[2].split() == ["what", "ours", "baseline", "ratio", "target", "reached"]
+    missing = [row for row in ROWS if not any(line.startswith(row) for line in lines)]
+    assert not missing, done.stdout
+
+
+def test_every_script_is_run_and_every_run_has_a_script() -> None:
+    scripts = {path.stem for path in BENCHMARKS.glob("[!_]*.py")} - {"run"}
+    told = run("--help").stdout
+    assert all(f" {name}" in told for name in scripts)
+    assert run("nonsense").returncode == 2
+
+
+def test_a_target_is_judged_where_figures_mean_something() -> None:
+    program = (
+        "from _bench import *\n"
+        "targets = Target(low=2), Target(high=2), Target(1, 2)\n"
+        "rows = [Row('', '', '', ratio, target) for target in targets for ratio in (0.5, 2, 3)]\n"
+        "show(Report('', rows))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=BENCHMARKS, capture_output=True, text=True, check=True, timeout=60
+    )
+    judged = [line.split()[-1] for line in done.stdout.splitlines()[3:]]
+    assert judged == ["NO", "yes", "yes", "yes", "yes", "NO", "NO", "yes", "NO"]
+
+
+def test_a_script_that_fails_is_told(tmp_path: Path) -> None:
+    done = run("--quick", "--directory", str(tmp_path / "not there"), "list")
+    assert done.returncode == 1
+    assert "failed: list" in done.stderr
