@@ -129,7 +129,21 @@ def listing(root: str | None) -> tuple[Doc, Path]:
     from ..journal.store import FileStore, default_root
 
     place = Path(root) if root is not None else default_root()
-    return {"sessions": list(FileStore(place).list())}, place
+    store = FileStore(place)
+    return {"sessions": [_checked(store.path(row["session_id"]), row) for row in store.list()]}, place
+
+
+def _checked(path: Path, row: Doc) -> Doc:
+    """The row with its verdict, where what a listing looks at is all of the file."""
+    from ..journal.listing import TAIL
+    from ..repair.session import survey
+
+    try:
+        if row["verdict"] == "unchecked" and path.stat().st_size <= TAIL:
+            return {**row, "verdict": survey(path).verdict}
+    except (OSError, SessionNotFound):
+        pass  # gone since it was listed, or no longer to be looked at
+    return row
 
 
 def first_refusal(path: Path, findings: Iterable[Finding]) -> str | None:
