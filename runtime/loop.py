@@ -10,9 +10,9 @@ import contextlib
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import attrs
 
@@ -56,6 +56,14 @@ def _tell_nobody(event: SessionEvent) -> None:
 
 def _kept(tools: Iterable[Tool]) -> tuple[Tool, ...]:
     return tuple(tools)
+
+
+async def _all_done(futures: "Collection[asyncio.Future[Any]]") -> None:
+    """Waits for all of them, however often this task is cancelled meanwhile, and raises nothing of theirs."""
+    together = asyncio.gather(*futures, return_exceptions=True)
+    while not together.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({together})
 
 
 class Stop:
@@ -164,6 +172,7 @@ class _Turn:
         self._loop = loop
         self._stop = stop
         self._noted = 0
+        self._cancelled = False
         self._progress = progress
         self._max_steps = max_steps
         self._tools = {tool.name: tool for tool in loop.tools}
@@ -191,9 +200,8 @@ class _Turn:
             try:
                 await asyncio.wait({turn})
             except asyncio.CancelledError as error:
-                if cancelled is None:
-                    cancelled = error
-                    self._stop.request("cancelled")
+                cancelled = cancelled or error
+                self._stop_for_cancellation()
         if cancelled is not None and turn.exception() is None:
             raise cancelled
         return turn.result()
@@ -202,7 +210,11 @@ class _Turn:
         self._begin(content, invocation_id, message_id)
         steps = asyncio.ensure_future(self._steps())
         stopper = asyncio.ensure_future(self._until_stopped())
-        await asyncio.wait({steps, stopper}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait({steps, stopper}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            # An event loop that is being closed cancels every task, this one too.
+            self._stop_for_cancellation()
         stopped = not steps.done()
         stopper.cancel()
         ending_beside = [steps, stopper]
@@ -211,15 +223,22 @@ class _Turn:
             if self._recorder.failure is None:
                 # What was asked becomes durable while bodies still come to their end.
                 ending_beside.append(asyncio.ensure_future(self._make_stops_durable()))
-        await asyncio.gather(*ending_beside, return_exceptions=True)
-        await self._recorder.settle()
+        await _all_done(ending_beside)
+        await _all_done(self._recorder.second_try)
         if self._recorder.failure is not None:
             raise self._recorder.failure
         defect = None if steps.cancelled() else steps.exception()
-        outcome = await self._end(self._reason(steps, stopped, defect))
+        end = asyncio.ensure_future(self._end(self._reason(steps, stopped, defect)))
+        await _all_done([end])
+        outcome = end.result()
         if defect is not None and not isinstance(defect, ModelError):
             raise defect
         return outcome
+
+    def _stop_for_cancellation(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            self._stop.request("cancelled")
 
     def _begin(self, content: Blocks, invocation_id: str, message_id: str) -> None:
         turn_id, run_id, conversation = self._progress.turn_id, self._progress.run_id, self._loop.conversation

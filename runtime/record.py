@@ -111,10 +111,10 @@ class Recorder:
         while self._untold and self._untold[0][0] <= upto:
             self._publish(self._untold.pop(0)[1])
 
-    async def settle(self) -> None:
-        """Waits for a second try that is under way, although whoever wanted it was cancelled."""
-        if self._again is not None:
-            await asyncio.wait({self._again[1]})
+    @property
+    def second_try(self) -> "list[asyncio.Future[None]]":
+        """The newest second try, if there was one; it goes on although whoever wanted it was cancelled."""
+        return [self._again[1]] if self._again is not None else []
 
     async def _write_again(self, error: JournalError, upto: int, unsynced: list[Draft]) -> None:
         if (

@@ -528,6 +528,21 @@ def test_cancelling_while_the_turn_is_being_ended_does_not_keep_it_from_its_end(
     assert bench.kinds().count("complete") == 1
 
 
+def test_a_loop_that_closes_ends_its_turns_first() -> None:
+    """Closing cancels every task at once, those inside the turn too."""
+    bench = Bench([[Ask("a")]], [FakeTool("a", slow_to_end)])
+
+    async def main() -> None:
+        main.turn = asyncio.ensure_future(bench.loop.run_turn("hello"))  # type: ignore[attr-defined]
+        await asyncio.sleep(0.03)
+
+    asyncio.run(main())
+    assert bench.journal.of("tool/result")[0]["state"] == "unknown"
+    assert bench.journal.of("turn/end")[0]["reason"] == {"kind": "aborted", "source": "cancelled"}
+    assert bench.journal.synced == len(bench.journal.events)
+    assert bench.journal.types()[-1] == "run/settled"
+
+
 class Hasty:
     """An adapter that makes a failure of its own out of being cancelled."""
 
