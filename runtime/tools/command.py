@@ -2,18 +2,23 @@
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import attrs
 
 from ...journal.events import JsonObject, Recovery
 from .base import LeftBehind, ToolContext, ToolOutput, text_block
+from .supervise import KILL_SECONDS
+
+if TYPE_CHECKING:
+    import subprocess
 
 _SUPERVISOR: Final = str(Path(__file__).with_name("supervise.py"))
 #: Bytes of output held in memory; more goes to a temporary file.
@@ -24,6 +29,8 @@ _SHOWN: Final = 12 * 1024
 _KEPT: Final = 256 << 20
 #: Seconds that output may take to arrive after everything that could write it has ended.
 _DRAIN: Final = 1.0
+#: Seconds that the supervisor may take beyond those it gives the command's processes.
+_SPARE: Final = 2.0
 
 
 @attrs.frozen
@@ -82,6 +89,7 @@ class _Report:
     timed_out: bool = False
     lost: bool = False
     written: int = 0
+    unkept: str | None = None
 
 
 class _Collector(asyncio.Protocol):
@@ -91,12 +99,17 @@ class _Collector(asyncio.Protocol):
         self._file = file
         self._kept = kept
         self.written = 0
+        self.failure: str | None = None
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def data_received(self, data: bytes) -> None:
         room = self._kept - self.written
-        if room > 0:
-            self._file.write(data[:room])
+        if room > 0 and self.failure is None:
+            try:
+                self._file.write(data[:room])
+            except OSError as error:
+                # Read on, so that the command does not block.
+                self.failure = error.strerror
         self.written += len(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -104,78 +117,102 @@ class _Collector(asyncio.Protocol):
             self.closed.set_result(None)
 
 
-async def _collect(fd: int, file: BinaryIO, kept: int) -> tuple[asyncio.BaseTransport, _Collector]:
-    loop = asyncio.get_running_loop()
-    return await loop.connect_read_pipe(lambda: _Collector(file, kept), os.fdopen(fd, "rb", buffering=0))
+async def _collect(pipe: BinaryIO, file: BinaryIO, kept: int) -> tuple[asyncio.BaseTransport, _Collector]:
+    return await asyncio.get_running_loop().connect_read_pipe(lambda: _Collector(file, kept), pipe)
+
+
+def _pipe() -> tuple[io.FileIO, io.FileIO]:
+    read, write = os.pipe()
+    return io.FileIO(read, "rb"), io.FileIO(write, "wb")
 
 
 async def _run(command: tuple[str, ...], cwd: Path, seconds: float, grace: float, output: Any) -> _Report:
-    import io
+    """Where it is cancelled it raises once everything has ended; LeftBehind where something has not."""
     import subprocess
 
-    control_read, control_write = os.pipe()
-    report_read, report_write = os.pipe()
-    output_read, output_write = os.pipe()
-    arguments = [sys.executable, "-I", "-S", _SUPERVISOR, str(control_read), str(report_write), str(grace), *command]
-    try:
-        process = subprocess.Popen(
-            arguments,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=output_write,
-            stderr=output_write,
-            pass_fds=(control_read, report_write),
-            start_new_session=True,
-        )
-    except OSError as error:
-        for fd in (control_write, report_read, output_read):
-            os.close(fd)
-        return _Report(error=f"the command cannot be started: {error.strerror}")
-    finally:
-        for fd in (control_read, report_write, output_write):
-            os.close(fd)
-
-    answer = io.BytesIO()
-    shown, out = await _collect(output_read, output, _KEPT)
-    told, reporter = await _collect(report_read, answer, 1 << 20)
-    result = _Report()
-    control: int | None = control_write
-    try:
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+        control_read, control = _pipe()
+        theirs.enter_context(control_read)
+        ours.enter_context(control)
+        report, report_write = _pipe()
+        ours.enter_context(report)
+        theirs.enter_context(report_write)
+        shown, shown_write = _pipe()
+        ours.enter_context(shown)
+        theirs.enter_context(shown_write)
+        fds = (control_read.fileno(), report_write.fileno())
         try:
-            await asyncio.wait_for(asyncio.shield(reporter.closed), seconds)
-        except TimeoutError:
-            result.timed_out = True
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", _SUPERVISOR, *map(str, fds), str(grace), *command],
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=shown_write,
+                stderr=shown_write,
+                pass_fds=fds,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            # ValueError: the command holds what no program can be given, a NUL for one.
+            return _Report(error=f"the command cannot be started: {getattr(error, 'strerror', None) or error}")
+        theirs.close()
+        enough = asyncio.Event()
+        # In a task of its own: what cancels this one must not leave processes without anyone who ends them.
+        watch = asyncio.ensure_future(_watch(process, (control, report, shown), enough, seconds, grace, output))
+        try:
+            return await asyncio.shield(watch)
         except asyncio.CancelledError:
-            os.close(control_write)
-            control = None
-            await _settled(reporter)
-            _read(result, answer.getvalue())
-            if result.survivors or result.lost:
-                raise LeftBehind(_survivors(result)) from None
+            enough.set()
+            while not watch.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait({watch})
+            if not watch.cancelled() and (watch.result().survivors or watch.result().lost):
+                raise LeftBehind(_survivors(watch.result())) from None
             raise
-        os.close(control_write)
-        control = None
-        await reporter.closed
-        with contextlib.suppress(TimeoutError):
+
+
+async def _watch(
+    process: "subprocess.Popen[bytes]",
+    pipes: tuple[io.FileIO, io.FileIO, io.FileIO],
+    enough: asyncio.Event,
+    seconds: float,
+    grace: float,
+    output: Any,
+) -> _Report:
+    """A command from its start to its end, which ``enough`` brings on. To close the control is to end everything."""
+    control, report, shown = pipes
+    answer, result = io.BytesIO(), _Report()
+    bound = grace + KILL_SECONDS + _SPARE
+    stopped = asyncio.ensure_future(enough.wait())
+    with contextlib.ExitStack() as transports:
+        try:
+            transport, out = await _collect(shown, output, _KEPT)
+            transports.callback(transport.close)
+            transport, reporter = await _collect(report, answer, 1 << 20)
+            transports.callback(transport.close)
+            await asyncio.wait({reporter.closed, stopped}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            result.timed_out = not reporter.closed.done() and not stopped.done()
+            control.close()
+            await asyncio.to_thread(_reap, process, bound)
             # What a survivor holds open never comes to its end.
-            await asyncio.wait_for(asyncio.shield(out.closed), _DRAIN)
-        _read(result, answer.getvalue())
-        result.written = out.written
-        return result
-    finally:
-        if control is not None:
-            os.close(control)
-        shown.close()
-        told.close()
-        # The supervisor has said its last word and is about to exit.
-        await asyncio.to_thread(process.wait)
+            await asyncio.wait({reporter.closed, out.closed}, timeout=_DRAIN)
+        finally:
+            stopped.cancel()
+            control.close()
+            await asyncio.to_thread(_reap, process, bound)
+    _read(result, answer.getvalue())
+    result.written, result.unkept = out.written, out.failure
+    return result
 
 
-async def _settled(reporter: _Collector) -> None:
-    """Waits for the report although this task is being cancelled, however often: the supervisor is bounded."""
-    while not reporter.closed.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.shield(reporter.closed)
+def _reap(process: "subprocess.Popen[bytes]", bound: float) -> None:
+    """Waits for the supervisor, which ends by itself unless the command has stopped it: then it is killed."""
+    import subprocess
+
+    try:
+        process.wait(bound)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _read(result: _Report, answer: bytes) -> None:
@@ -196,8 +233,11 @@ async def _content(output: Any, report: _Report, context: ToolContext) -> list[J
     size = output.tell()
     output.seek(0)
     if size <= 2 * _SHOWN:
-        text = output.read().decode("utf-8", "replace")
-        return [text_block(text)] if text else []
+        whole = output.read()
+        block = text_block(whole.decode("utf-8", "replace"))
+        if block["text"].encode() != whole:
+            block["lossy"] = True
+        return [block] if whole else []
     head = output.read(_SHOWN)
     output.seek(size - _SHOWN)
     tail = output.read()
@@ -227,7 +267,9 @@ def _judged(content: list[JsonObject], report: _Report, seconds: float) -> ToolO
 
 def _remarks(report: _Report, seconds: float) -> list[str]:
     remarks = []
-    if report.written > _KEPT:
+    if report.unkept is not None:
+        remarks.append(f"only a part of its {report.written} bytes of output could be kept: {report.unkept}")
+    elif report.written > _KEPT:
         remarks.append(f"only the first {_KEPT} of {report.written} bytes were kept")
     if report.error is not None:
         remarks.append(report.error)

@@ -1,8 +1,11 @@
 """Running a command, and ending everything that came of it."""
 
 import asyncio
+import errno
+import io
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 
 from maka.runtime.tools import ToolContext, ToolOutput
+from maka.runtime.tools import command as module
 from maka.runtime.tools.command import Command
 
 
@@ -173,7 +177,66 @@ def test_long_output_is_stored_whole_and_shown_in_part(tmp_path: Path) -> None:
 
 
 def test_output_that_is_no_text(tmp_path: Path) -> None:
-    assert texts(run(tmp_path, r"printf 'a\377b'")) == "a\ufffdb"
+    assert run(tmp_path, r"printf 'a\377b'").content == [{"kind": "text", "text": "a\ufffdb", "lossy": True}]
+    assert run(tmp_path, r"printf 'a\357\277\275b'").content == [{"kind": "text", "text": "a\ufffdb"}]
+
+
+def descriptors() -> list[str]:
+    return os.listdir("/dev/fd")
+
+
+@pytest.mark.parametrize("command", ["echo \0", "echo \ud800"])
+def test_a_command_line_that_no_program_can_be_given(tmp_path: Path, command: str) -> None:
+    run(tmp_path, "true")
+    before = len(descriptors())
+    output = run(tmp_path, command)
+    assert (output.state, output.error and output.error["code"]) == ("error", "COMMAND_FAILED")
+    assert "cannot be started" in texts(output)
+    assert len(descriptors()) == before
+
+
+def test_cancelling_at_the_instant_of_its_start_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import subprocess
+
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def cancel_after(*args: Any, **kwargs: Any) -> Any:
+        started.append(popen(*args, **kwargs))
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", cancel_after)
+    with pytest.raises(asyncio.CancelledError):
+        run(tmp_path, "sleep 60")
+    assert started[0].returncode == 0
+
+
+def test_a_command_that_stops_its_supervisor_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SPARE", 0.1)
+    monkeypatch.setattr(module, "KILL_SECONDS", 0.1)
+    output = run(tmp_path, "echo $$ >a.pid; kill -STOP $PPID; sleep 60", timeout_seconds=0.3)
+    assert output.state == "unknown"
+    assert "may live on" in texts(output)
+    [pid] = pids(tmp_path)
+    deadline = time.monotonic() + 20
+    while alive(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_output_that_cannot_be_kept_does_not_stop_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.BytesIO):
+        def write(self, data: Any) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "SpooledTemporaryFile", lambda max_size: Full())
+    output = run(tmp_path, "seq 1 50000; touch done")
+    assert output.state == "ok"
+    assert "could be kept: No space left" in texts(output)
+    assert (tmp_path / "done").exists()
 
 
 def test_commands_side_by_side_do_not_end_each_other(tmp_path: Path) -> None:
