@@ -610,9 +610,10 @@ def test_a_line_of_64_mib_is_damage_and_the_rest_is_read(tmp_path: Path) -> None
     doc = inspect(path)
     assert doc["verdict"] == "damaged"
     assert finding(doc, "damaged_line")["length"] > 64 << 20
+    done = repair(path, "--salvage")
+    assert len(done["set_aside"]) == 1
+    assert inspect(path)["verdict"] == "healthy"
     assert said(path) == ["question 0", "question 1"]
-    repaired = settled(path, "--salvage")
-    assert len(repaired.doc["set_aside"]) == 1
 
 
 @pytest.mark.parametrize("over", [False, True])
@@ -629,14 +630,14 @@ def test_a_line_of_16_mib_is_the_limit(tmp_path: Path, over: bool) -> None:
 
 def test_findings_of_one_code_are_listed_a_thousand_times(tmp_path: Path) -> None:
     builder = turns(1)
-    path = builder.write(tmp_path, join([*builder.lines, *[b"bad"] * 1_050]))
+    path = builder.write(tmp_path, join([*builder.lines, *[b"bad"] * 1_010]))
     doc = inspect(path)
     found = [f for f in doc["findings"] if f["code"] == "damaged_line"]
     assert len(found) <= 1_001
-    assert 1_050 in [f.get("count") for f in found]
+    assert 1_010 in [f.get("count") for f in found]
     repaired = settled(path, "--salvage")
-    assert len(repaired.data[0]["accepted"]) == 1_050
-    assert len(repaired.data[0]["spans"]) == 1_050
+    assert len(repaired.data[0]["accepted"]) == 1_010
+    assert len(repaired.data[0]["spans"]) == 1_010
 
 
 # ---------------------------------------------------------------- salvage again

@@ -268,7 +268,7 @@ def test_a_result_without_operation_and_without_dispatch(tmp_path: Path) -> None
 
 
 def test_very_many_open_calls(tmp_path: Path) -> None:
-    count = 20_000
+    count = 8_000
     builder = Builder().start().step().says("", [f"c{i}" for i in range(count)])
     builder.call("c5")
     path = builder.write(tmp_path)
