@@ -151,6 +151,11 @@ def _quoted(type_: str) -> bytes:
     return orjson.dumps(type_)
 
 
+def encodable(text: str) -> str:
+    """``text`` as a line can carry it: U+FFFD for each lone surrogate."""
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
 def clean(draft: Draft) -> Draft:
     """The draft as it may be written: lone surrogates become U+FFFD (their block gets ``"lossy":true``).
 
@@ -171,7 +176,7 @@ def _clean(value: Any, type_: str, key: str, level: int, lossy: list[bool]) -> A
             value.encode()
         except UnicodeEncodeError:
             lossy.append(True)
-            return _SURROGATE.sub("\ufffd", value)
+            return encodable(value)
         return value
     if kind is bool or value is None:
         return value

@@ -4,29 +4,21 @@ import asyncio
 import io
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
+from ..journal.codec import encodable
 from ..journal.errors import JournalError
 from ..journal.events import Blocks, JsonObject
-
-_CHUNK: Final = 1 << 20
 
 Store = Callable[[BinaryIO], Awaitable[str]]
 
 
 def store_in(session_dir: Path) -> Store:
-    """Stores streams as blobs of a session. What it returns raises JournalWriteError."""
-
-    def write(stream: BinaryIO) -> str:
-        from ..journal.blobs import BlobWriter
-
-        with BlobWriter(session_dir) as blob:
-            while piece := stream.read(_CHUNK):
-                blob.write(piece)
-            return blob.commit()
+    """Stores streams, from their start, as blobs of a session. What it returns raises JournalWriteError, OSError."""
+    from ..journal.blobs import put_file
 
     async def store(stream: BinaryIO) -> str:
-        return await asyncio.to_thread(write, stream)
+        return await asyncio.to_thread(put_file, session_dir, stream)
 
     return store
 
@@ -48,15 +40,15 @@ async def _shorten(block: JsonObject, limit: int, store: Store) -> JsonObject:
     shown = _part(block, limit)
     if shown is None:
         return block
-    data = _encoded(block["text"])
+    data = encodable(block["text"]).encode()
     try:
-        return {**block, "text": shown, "ref": await store(io.BytesIO(data)), "bytes": len(data)}
+        return {**_marked(block), "text": shown, "ref": await store(io.BytesIO(data)), "bytes": len(data)}
     except (OSError, JournalError) as error:
         return _cut(block, shown, str(error))
 
 
 def _cut(block: JsonObject, shown: str, why: str) -> JsonObject:
-    return {**block, "text": f"{shown}\n[the whole text could not be stored: {why}]"}
+    return {**_marked(block), "text": f"{shown}\n[the whole text could not be stored: {why}]"}
 
 
 def _part(block: JsonObject, limit: int) -> str | None:
@@ -64,7 +56,7 @@ def _part(block: JsonObject, limit: int) -> str | None:
     text = block.get("text")
     if not isinstance(text, str) or len(text) * 4 <= limit or "ref" in block:
         return None
-    data = _encoded(text)
+    data = encodable(text).encode()
     if len(data) <= limit:
         return None
     half = limit // 2
@@ -72,6 +64,6 @@ def _part(block: JsonObject, limit: int) -> str | None:
     return f"{head}\n[… {len(data) - 2 * half} bytes left out …]\n{tail}"
 
 
-def _encoded(text: str) -> bytes:
-    # As the journal writes it: what is no Unicode becomes U+FFFD.
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode()
+def _marked(block: JsonObject) -> JsonObject:
+    """As the journal marks a block whose text is not Unicode; of the part that is shown it could not tell."""
+    return block if encodable(block["text"]) == block["text"] else {**block, "lossy": True}

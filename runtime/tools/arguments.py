@@ -5,6 +5,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from ...journal.codec import encodable
 from ...journal.events import JsonObject
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class BadArguments(Exception):
 
 def digest(raw: str) -> str:
     """The 64 hex of SHA-256 of the text as it stands in the journal."""
-    return sha256(raw.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode()).hexdigest()
+    return sha256(encodable(raw).encode()).hexdigest()
 
 
 def parse(raw: str) -> dict[str, Any]:

@@ -189,7 +189,8 @@ async def _watch(
             transports.callback(transport.close)
             transport, reporter = await _collect(report, answer, 1 << 20)
             transports.callback(transport.close)
-            await asyncio.wait({reporter.closed, stopped}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            until: list[asyncio.Future[Any]] = [reporter.closed, stopped]
+            await asyncio.wait(until, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             result.timed_out = not reporter.closed.done() and not stopped.done()
             control.close()
             await asyncio.to_thread(_reap, process, bound)

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
+from ...journal.codec import encodable
 from ...journal.events import JsonObject, Recovery
 from .base import ToolContext, ToolFailed, ToolOutput
 
@@ -39,21 +40,17 @@ class WriteFile:
 
     async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
         """Raises ToolFailed where the path leaves the directory, is no regular file, or the system refuses."""
-        path, data = arguments["path"], _encoded(arguments["content"])
+        path, data = arguments["path"], encodable(arguments["content"]).encode()
         await asyncio.to_thread(_write, context.cwd, path, data)
         return ToolOutput.of(f"wrote {len(data)} bytes to {path}")
 
     async def reconcile(self, arguments: dict[str, Any], context: ToolContext) -> ToolOutput | None:
         """Done, if the file holds exactly that text; anything else proves nothing: others may have written since."""
-        path, data = arguments["path"], _encoded(arguments["content"])
+        path, data = arguments["path"], encodable(arguments["content"]).encode()
         found = await asyncio.to_thread(_digest, context.cwd, path)
         if found != sha256(data).digest():
             return None
         return ToolOutput.of(f"{path} holds exactly the {len(data)} bytes that were to be written")
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode()
 
 
 def _locate(root: Path, path: str) -> list[str]:

@@ -10,7 +10,7 @@ from maka.runtime.tools.arguments import BadArguments, digest, parse, validate
 
 def test_the_digest_is_of_what_the_journal_holds() -> None:
     assert digest('{"a": 1}') == hashlib.sha256(b'{"a": 1}').hexdigest()
-    assert digest("\ud800") == hashlib.sha256("\ufffd\ufffd\ufffd".encode()).hexdigest()
+    assert digest("\ud800") == hashlib.sha256("\ufffd".encode()).hexdigest()
 
 
 @pytest.mark.parametrize("raw", ["{", "[]", "1", "null", '"x"', '{"a":Infinity}', "[" * 50_000])

@@ -225,6 +225,25 @@ def test_a_long_output_is_stored_whole_before_its_event(tmp_path: Path) -> None:
     assert "27232 bytes left out" in block["text"]
 
 
+def test_a_long_output_that_is_not_unicode_is_marked(tmp_path: Path) -> None:
+    text = "a\ud800" * 20_000
+    tool = FakeTool("a", lambda arguments, context: ToolOutput.of(text))
+    [result] = results(Bench([[Ask("a")], ["done"]], [tool], directory=tmp_path))
+    [block] = result["content"]
+    stored = (tmp_path / "blobs" / block["ref"].removeprefix("sha256:")).read_text()
+    assert (stored, block["lossy"]) == ("a\ufffd" * 20_000, True)
+
+
+def test_arguments_that_are_not_unicode_are_digested_as_they_stand_in_the_journal() -> None:
+    tool = FakeTool("a")
+    tool.parameters = {"type": "object"}  # type: ignore[misc]
+    bench = Bench([[Ask("a", '{"x":"\ud800"}')], ["done"]], [tool])
+    results(bench)
+    [block] = bench.journal.of("assistant/message")[0]["content"]
+    [call] = bench.journal.of("tool/call")
+    assert call["arguments_digest"] == hashlib.sha256(block["arguments"].encode()).hexdigest()
+
+
 def test_an_output_that_cannot_be_stored_is_shown_in_part(tmp_path: Path) -> None:
     (tmp_path / "blobs").write_text("in the way")
     tool = FakeTool("a", lambda arguments, context: ToolOutput.of("x" * 100_000))
