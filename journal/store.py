@@ -149,8 +149,12 @@ class FileStore:
         place = os.path.join(self.root, SESSIONS)
         try:
             names = sorted(filter(SESSION_ID.fullmatch, os.listdir(place)))
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             return []
+        except NotADirectoryError:
+            raise SessionNotFound(
+                f"{self.root} is no directory; name the root that holds sessions/", path=self.root
+            ) from None
         except OSError as error:
             raise JournalError(
                 f"cannot list {place}: {error.strerror}; make it readable for this user", path=place
