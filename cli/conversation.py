@@ -34,16 +34,27 @@ _MARKS: Final = {
 
 
 def render(doc: Mapping[str, Any], paint: Painter) -> Lines:
-    """The answer of `show`: entries `{role, seq, turn_id, content, mark?}` in the order of the conversation."""
+    """The answer of `show`: entries `{role, seq, turn_id, content, mark?}` in the order of the conversation.
+
+    `turns`, where they are given, say how each turn stands: `{turn_id, turn, status}`.
+    """
     out: Lines = []
     turn: object = None
+    standing = {line(row.get("turn_id")): row for row in doc.get("turns", ())}
     entries = doc.get("entries")
     for entry in entries if isinstance(entries, list) else []:
         if entry.get("turn_id") != turn:
             turn = entry.get("turn_id")
-            out += ["", paint(f"── turn {line(turn, 60)} ", "dim")] if turn else []
+            out += ["", paint(_heading(turn, standing.get(line(turn))), "dim")] if turn else []
         out += _said(entry.get("role"), entry.get("content"), paint, seq=entry.get("seq"), mark=entry.get("mark"))
     return out[1:]
+
+
+def _heading(turn_id: object, turn: Mapping[str, Any] | None) -> str:
+    if turn is None:
+        return f"── turn {line(turn_id, 60)}"
+    status = "" if turn.get("status") == "completed" else f"  {line(turn.get('status'), 20)}"
+    return f"── turn {line(turn.get('turn'), 20)}{status}  {line(turn_id, 60)}"
 
 
 def messages(history: Iterable[Mapping[str, Any]], paint: Painter) -> Lines:

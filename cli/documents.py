@@ -41,7 +41,10 @@ def conversation(target: str, root: str | None, *, for_people: bool) -> Answer:
 
     session = survey(target, root)
     refusal = first_refusal(session.path, session.findings)
-    doc: Doc = {"messages": session.messages()} if not for_people else {"entries": session.history().annotated()}
+    if for_people:
+        doc: Doc = {"entries": session.history().annotated(), "turns": session.turns()}
+    else:
+        doc = {"messages": session.messages()}
     return Answer(doc, exits.OF_READING[session.verdict], refusal)
 
 
@@ -149,6 +152,8 @@ def _checked(path: Path, row: Doc) -> Doc:
 def first_refusal(path: Path, findings: Iterable[Finding]) -> str | None:
     """Why not everything of a journal could be read, as one sentence; None where it could."""
     for finding in findings:
+        if finding.code == "unreadable":
+            return finding.message  # says path and remedy itself
         if finding.severity in ("unsupported", "unreadable"):
             where = "" if finding.offset is None else f" (offset {finding.offset})"
             return f"{path}: {finding.message}{where}; {finding.remedy}"

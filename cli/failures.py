@@ -1,5 +1,6 @@
 """Exceptions → exit code and one sentence. No I/O; imported only when something failed."""
 
+import errno
 import traceback
 from typing import Final
 
@@ -18,6 +19,16 @@ _CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (errors.JournalError, exits.REFUSED),
     (OSError, exits.USAGE),
 )
+
+_ADVICE: Final = {
+    errno.EACCES: "give this user the right to it, or run as its owner",
+    errno.EPERM: "give this user the right to it, or run as its owner",
+    errno.EROFS: "the place is read-only; work on a copy elsewhere",
+    errno.ENOSPC: "free some space, then try again",
+    errno.EDQUOT: "free some space, then try again",
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.EIO: "look at the disk",
+}
 
 
 @attrs.frozen
@@ -46,9 +57,10 @@ def _usage(message: str, error: Exception) -> str:
 
 
 def _system(error: OSError) -> str:
-    where = f" {error.filename}" if error.filename is not None else ""
+    where = f" {str(error.filename)[:200]}" if error.filename is not None else ""
+    advice = _ADVICE.get(error.errno or 0, "look at that place's permissions and free space")
     reason = error.strerror or str(error) or type(error).__name__
-    return f"{reason}:{where or ' the system refused an operation'}; look at that place's permissions and free space"
+    return f"{reason}:{where or ' the system refused an operation'}; {advice}"
 
 
 def _unforeseen(error: Exception) -> str:

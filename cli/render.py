@@ -5,15 +5,19 @@ journal may be any JSON at all, so they are read defensively and made harmless.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from shlex import quote
 from typing import Any, Final
 
-from .text import Painter, columns, count, line, moment, size, table
+from .text import Painter, columns, count, line, moment, shorten_ids, size, table
 
 Doc = Mapping[str, Any]
 Lines = list[str]
 
 #: Columns given to text that a journal holds, inside a table.
 _CELL: Final = 72
+
+#: Findings of one code that people are shown; programs get them all.
+_FINDINGS: Final = 10
 
 VERDICT_STYLE: Final = {
     "healthy": "green",
@@ -33,6 +37,9 @@ VERDICT_MEANING: Final = {
     "unsupported": "written by a newer or an extended version; nothing is written here",
     "unreadable": "no event can be read",
 }
+
+#: The first of these that was found decides what can be done; the remedies of the others are of no use yet.
+_DECIDING: Final = ("unreadable", "unsupported", "damage", "repairable")
 
 SEVERITY_STYLE: Final = {
     "notice": "dim",
@@ -67,7 +74,7 @@ STATE_STYLE: Final = {
 def inspection(doc: Doc, paint: Painter) -> Lines:
     """The answer of `inspect`."""
     out = _facts(doc, paint)
-    out += _findings(_rows(doc, "findings"), paint)
+    out += _findings(doc, paint)
     for title, key, head, row, right in _SECTIONS:
         body = [row(item) for item in _rows(doc, key)]
         out += _section(title, body, head, paint, right)
@@ -95,10 +102,14 @@ def _facts(doc: Doc, paint: Painter) -> Lines:
     verdict = line(doc.get("verdict"), 20)
     header = _object(doc.get("header"))
     head = _object(doc.get("head"))
+    writer = _object(doc.get("writer"))
+    meaning = VERDICT_MEANING.get(verdict)
+    if writer and verdict == "interrupted":
+        meaning = "a writer is at work, or stopped in the middle; see `writer` below"
     rows = [
         ["session", line(doc.get("session_id"))],
         ["path", line(doc.get("path"))],
-        ["verdict", verdict + (f"  {VERDICT_MEANING[verdict]}" if verdict in VERDICT_MEANING else "")],
+        ["verdict", verdict + (f"  {meaning}" if meaning else "")],
     ]
     holds = f"{_number(doc.get('events')):,} {'event' if doc.get('events') == 1 else 'events'}"
     if "bytes" in doc:
@@ -115,12 +126,9 @@ def _facts(doc: Doc, paint: Painter) -> Lines:
         parent = _object(header.get("parent"))
         if parent:
             rows.append(["fork of", f"{line(parent.get('session_id'), 128)} at {line(parent.get('seq'))}"])
-    writer = _object(doc.get("writer"))
     if writer:
-        since = moment(writer.get("since"))
-        rows.append(
-            ["writer", f"pid {line(writer.get('pid'))} on {line(writer.get('host'), 60)}, since {since} (a hint)"]
-        )
+        who = f"pid {line(writer.get('pid'))} on {line(writer.get('host'), 60)}, since {moment(writer.get('since'))}"
+        rows.append(["writer", f"{who} (a hint); as long as it lives, what is open is its work and no repair is due"])
 
     def style(column: int, cell: str) -> str:
         if column == 0:
@@ -130,34 +138,69 @@ def _facts(doc: Doc, paint: Painter) -> Lines:
     return table(rows, paint, styles=style, indent="")
 
 
-def _findings(findings: Sequence[Doc], paint: Painter) -> Lines:
+def _findings(doc: Doc, paint: Painter) -> Lines:
+    findings = _rows(doc, "findings")
     if not findings:
         return []
-    out = ["", paint("findings", "bold")]
     head = ["severity", "code", "seq", "offset", "bytes", "what"]
-    rows = [
-        [
-            line(finding.get("severity")),
-            line(finding.get("was") or finding.get("code")),
-            *(_optional(finding.get(key)) for key in ("seq", "offset", "length")),
-            line(finding.get("message"))
-            + (f" (and more: {finding['count']:,} in all)" if _int(finding.get("count")) else ""),
-        ]
-        for finding in findings
-    ]
+    of_code: dict[str, int] = {}
+    rows = []
+    for finding in findings:
+        code = _code(finding)
+        of_code[code] = of_code.get(code, 0) + 1
+        if of_code[code] > _FINDINGS and len(findings) > 2 * _FINDINGS:
+            continue
+        places = [_optional(finding.get(key)) for key in ("seq", "offset", "length")]
+        rows.append([line(finding.get("severity")), code, *places, _message(finding)])
+    kept = [i for i in range(len(head)) if i not in (2, 3, 4) or any(row[i] != "-" for row in rows)]
 
     def style(column: int, cell: str) -> str:
         return SEVERITY_STYLE.get(cell, "") if column == 0 else ""
 
-    out += table(rows, paint, head=head, styles=style, right=frozenset({2, 3, 4}))
-    remedies: dict[str, list[str]] = {}
+    out = ["", paint("findings", "bold")]
+    out += table(
+        [[row[i] for i in kept] for row in rows],
+        paint,
+        head=[head[i] for i in kept],
+        styles=style,
+        right=frozenset(kept.index(i) for i in (2, 3, 4) if i in kept),
+    )
+    shown: dict[str, int] = {}
+    for row in rows:
+        shown[row[1]] = shown.get(row[1], 0) + 1
+    out += [
+        f"  … and {times - shown[code]:,} more of {code}; --json lists them"
+        for code, times in of_code.items()
+        if times > shown[code]
+    ]
+    return out + _remedies(findings, line(doc.get("path") or "TARGET"), paint)
+
+
+def _code(finding: Doc) -> str:
+    return f"{line(finding['was'])} ({line(finding.get('code'))})" if finding.get("was") else line(finding.get("code"))
+
+
+def _message(finding: Doc) -> str:
+    message, total = shorten_ids(line(finding.get("message"))), finding.get("count")
+    # Some findings are one sentence about all of their kind and say the number themselves.
+    return message + (f" (and more: {total:,} in all)" if _int(total) and str(total) not in message else "")
+
+
+def _remedies(findings: Sequence[Doc], path: str, paint: Painter) -> Lines:
+    """Each remedy once, with the codes that it is for, and with the command as it can be pasted."""
+    deciding = next((kind for kind in _DECIDING if any(row.get("severity") == kind for row in findings)), None)
+    codes: dict[str, list[str]] = {}
     for finding in findings:
-        if finding.get("remedy") and finding["remedy"] != "nothing to do":
-            codes = remedies.setdefault(line(finding["remedy"]), [])
-            if finding.get("code") not in codes:
-                codes.append(line(finding.get("code")))
-    out += [f"  {paint('→', 'cyan')} {', '.join(codes)}: {remedy}" for remedy, codes in remedies.items()]
-    return out
+        remedy, severity = finding.get("remedy"), finding.get("severity")
+        if remedy and remedy != "nothing to do" and (severity == deciding or severity not in _DECIDING):
+            of_remedy = codes.setdefault(line(remedy), [])
+            if line(finding.get("code")) not in of_remedy:
+                of_remedy.append(line(finding.get("code")))
+    command = f"`maka journal repair {quote(path)}"
+    return [
+        f"  {paint('→', 'cyan')} {', '.join(names)}: {remedy.replace('`maka journal repair', command)}"
+        for remedy, names in codes.items()
+    ]
 
 
 def _section(
@@ -295,6 +338,8 @@ def repair(doc: Doc, paint: Painter) -> Lines:
         rows = [_planned(event) for event in appended]
         out += ["", paint("would append" if would else "appended", "bold")]
         out += table(rows, paint, right=frozenset({0}))
+    if not set_aside and not appended:
+        out += ["", f"the last line {'would get' if would else 'got'} the LF that it lacked"]
     if would:
         out += ["", paint("nothing was written; run the same without --dry-run to do it", "dim")]
     return out
@@ -306,7 +351,7 @@ def _planned(event: Doc) -> list[str]:
 
 def verification(doc: Doc, paint: Painter) -> Lines:
     """The answer of `verify`."""
-    out = _facts(doc, paint) + _findings(_rows(doc, "findings"), paint)
+    out = _facts(doc, paint) + _findings(doc, paint)
     unverified = doc.get("unverified")
     if isinstance(unverified, list) and unverified:
         shown = ", ".join(map(str, unverified[:20])) + (
@@ -379,6 +424,16 @@ _TELLING: Final = (
 )
 
 
+#: Lists of which only the length is told.
+_COUNTED: Final = {
+    "spans": "damaged span",
+    "missing": "missing range",
+    "unverified": "unverified line",
+    "accepted": "accepted finding",
+    "message_ids": "message",
+}
+
+
 def summary(doc: Doc) -> str:
     """The few things of an event's data that tell what happened, and the beginning of its text."""
     data = _object(doc.get("data"))
@@ -388,10 +443,11 @@ def summary(doc: Doc) -> str:
         if isinstance(value, Mapping):
             value = value.get("kind") or ", ".join(map(str, value)) or None
         if value not in (None, "", []):
-            parts.append(f"{key.removesuffix('_id')} {line(value, 40)}")
-    for key in ("spans", "missing", "unverified", "accepted", "message_ids"):
+            shown = line(value, 40)
+            parts.append(f"{key.removesuffix('_id')} {shorten_ids(shown) if key.endswith('_id') else shown}")
+    for key, noun in _COUNTED.items():
         if isinstance(data.get(key), list) and data[key]:
-            parts.append(f"{len(data[key]):,} {key.removesuffix('_ids')}")
+            parts.append(count(len(data[key]), noun))
     said = words(data.get("content")) or (data["text"] if isinstance(data.get("text"), str) else "")
     return "  ".join(parts) + (f"  {line(said, _CELL)!s}" if said else "")
 

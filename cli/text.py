@@ -28,6 +28,8 @@ _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
     "|[\U000e0000-\U000e0fff]"
 )
+#: Ids that programs draw by chance, as 32 hex digits or as a UUID. Not what is longer: that is a digest.
+_DRAWN_ID: Final = re.compile(r"(?<![\w-])([0-9a-f]{8})(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}(?![\w-])")
 _ESCAPED: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -55,6 +57,11 @@ def line(text: object, width: int | None = None) -> str:
 def paragraph(text: str) -> str:
     """`text` harmless, with its line breaks and tabs kept as layout."""
     return "\n".join(line(row.expandtabs(4)) for row in text.replace("\r\n", "\n").split("\n"))
+
+
+def shorten_ids(text: str) -> str:
+    """`text` with ids that were drawn by chance cut to eight digits, which tell them apart well enough."""
+    return _DRAWN_ID.sub(r"\1…", text)
 
 
 def _escape(match: re.Match[str]) -> str:

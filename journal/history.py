@@ -352,7 +352,8 @@ class History:
         spans, missing = event.data["spans"], event.data["missing"]
         lengths = [whole(mapping(span).get("length")) or 0 for span in spans]
         lost = sum(max(0, end - start + 1) for start, end in map(_range, missing))
-        self._aside("gap", event, f"{len(spans)} damaged stretches ({sum(lengths)} bytes), {lost} events missing")
+        damaged = _counted(len(spans), "damaged stretch", "damaged stretches")
+        self._aside("gap", event, f"{damaged} ({sum(lengths)} bytes), {_counted(lost, 'event', 'events')} missing")
 
 
 def _key(value: Any) -> str:
@@ -479,3 +480,7 @@ _HANDLERS: Final = {
     "continuation/start": History._turn_start,
     "journal/gap": History._gap,
 }
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

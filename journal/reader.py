@@ -115,9 +115,13 @@ def resolve(target: str | os.PathLike[str], root: str | os.PathLike[str] | None 
             inside = Path(root if root is not None else default_root()) / "sessions" / text / JOURNAL
             if inside.exists():
                 return inside
-        if not Path(text).exists():
+        if not os.path.exists(text):
+            from .store import default_root
+
+            place = root if root is not None else default_root()
             raise SessionNotFound(
-                f"there is no session {text!r} under the root and no such path; see `maka journal list`",
+                f"there is no session {text[:200]!r} under the root {os.fspath(place)} and no such path; "
+                "see `maka journal list`",
                 path=text,
             )
     path = Path(text)

@@ -47,6 +47,16 @@ def test_who_said_what_in_which_turn() -> None:
     assert re.search(r"user +7\n  hello\n\nassistant +7\n  hi\n", rows)
 
 
+def test_a_turn_says_its_number_and_how_it_ended_unless_it_went_well() -> None:
+    turns = [
+        {"turn_id": "t1", "turn": 1, "status": "interrupted"},
+        {"turn_id": "t2", "turn": 2, "status": "completed"},
+    ]
+    entries = [entry("user", said("hello")), entry("user", said("more"), turn_id="t2")]
+    rows = conversation.render({"entries": entries, "turns": turns}, text.plain)
+    assert [row for row in rows if row.startswith("──")] == ["── turn 1  interrupted  t1", "── turn 2  t2"]
+
+
 def test_a_call_is_shortened_and_its_outcome_named() -> None:
     call = {"kind": "tool_call", "call_id": "c1", "name": "send", "arguments": '{"a":"' + "x" * 500 + '"}'}
     result = {"kind": "tool_result", "call_id": "c1", "state": "unknown", "content": [said("nobody knows")]}

@@ -1,5 +1,7 @@
 """Exceptions → exit code and one sentence."""
 
+import errno
+
 import pytest
 import typer
 
@@ -31,6 +33,15 @@ def test_the_system_s_errors_name_their_place() -> None:
     assert failure.sentence is not None
     assert "Permission denied" in failure.sentence
     assert "some/where" in failure.sentence
+
+
+def test_the_advice_fits_the_errno_and_a_long_name_is_cut() -> None:
+    failure = failure_of(OSError(errno.ENAMETOOLONG, "File name too long", "x" * 5000))
+    assert failure.sentence is not None
+    assert len(failure.sentence) < 300
+    assert failure.sentence.endswith("; give a shorter name")
+    full = failure_of(OSError(errno.ENOSPC, "No space left on device", "standard output")).sentence
+    assert full == "No space left on device: standard output; free some space, then try again"
 
 
 def test_wrong_usage_is_one_line_that_says_where_help_is() -> None:

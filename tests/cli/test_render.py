@@ -112,11 +112,11 @@ def shown(doc: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     "fact",
     [
-        "interrupted  a writer stopped in the middle",
+        "interrupted  a writer is at work, or stopped in the middle",
         "12 events, 4.2 KiB, head 11 " + "ab" * 16,
         "pid 7 on here, since 2026-09-21 14:13:20Z",
         "turn t1 has no turn/end",
-        "→ open_turn, open_step: run `maka journal repair`",
+        "→ open_turn, open_step: run `maka journal repair somewhere/journal.jsonl`",
         "read ×2, send: unknown",
         "app_restarted",
         "q1",
@@ -141,6 +141,54 @@ def test_events_are_shown_where_they_are_in_the_document() -> None:
     assert re.search(
         r"3  2026-09-21 14:13:20Z  session/note +kind abort  enough", shown({**INSPECTION, "event_list": [event]})
     )
+
+
+def test_without_a_writer_nothing_speaks_of_one() -> None:
+    assert "interrupted  a writer stopped in the middle" in shown({**INSPECTION, "writer": None})
+
+
+def test_only_the_remedy_that_helps_now_is_shown() -> None:
+    damage = {**FINDING, "code": "seq_gap", "severity": "damage", "remedy": "run `maka journal repair --salvage`"}
+    warning = {**FINDING, "code": "blob_missing", "severity": "warning", "remedy": "restore the file"}
+    empty = {**FINDING, "code": "empty", "severity": "unreadable", "remedy": "look for a copy"}
+    arrows = [row for row in shown({**INSPECTION, "findings": [FINDING, damage, warning]}).splitlines() if "→" in row]
+    assert arrows == [
+        "  → seq_gap: run `maka journal repair somewhere/journal.jsonl --salvage`",
+        "  → blob_missing: restore the file",
+    ]
+    assert "`maka journal repair" not in shown({**INSPECTION, "findings": [FINDING, damage, empty]})
+
+
+def test_a_command_can_be_pasted_whatever_the_path_holds() -> None:
+    assert "run `maka journal repair 'a b/journal.jsonl'`" in shown({**INSPECTION, "path": "a b/journal.jsonl"})
+
+
+def test_many_findings_of_one_code_are_counted() -> None:
+    many = [{**FINDING, "code": "duplicate_line", "message": f"event {i} stands twice"} for i in range(50)]
+    rows = shown({**INSPECTION, "findings": [*many, FINDING]})
+    assert rows.count("stands twice") == 10
+    assert "… and 40 more of duplicate_line; --json lists them" in rows
+    assert "turn t1 has no turn/end" in rows
+
+
+def test_columns_without_a_value_are_left_out() -> None:
+    assert re.search(r"severity +code +seq +offset +what", shown(INSPECTION))
+    assert re.search(
+        r"severity +code +what", shown({**INSPECTION, "findings": [{**FINDING, "seq": None, "offset": None}]})
+    )
+
+
+def test_drawn_ids_are_short_where_they_are_not_looked_up() -> None:
+    drawn = "7c1c3521f79e46628b8d658a2fcbc083"
+    event = {"seq": 3, "type": "step/end", "data": {"turn_id": drawn, "run_id": "r1"}}
+    assert render.summary(event) == "turn 7c1c3521…  run r1"
+    assert text.shorten_ids("turn 1 (7c1c3521-f79e-4662-8b8d-658a2fcbc083)") == "turn 1 (7c1c3521…)"
+    assert text.shorten_ids("sha256:" + "a" * 64) == "sha256:" + "a" * 64
+
+
+def test_a_count_is_not_said_twice() -> None:
+    crlf = {**FINDING, "message": "27 lines end with CR LF", "count": 27}
+    assert "in all" not in shown({**INSPECTION, "findings": [crlf]})
 
 
 def test_a_finding_that_stands_for_many_says_how_many() -> None:
@@ -182,6 +230,17 @@ def test_a_repair_says_what_was_done() -> None:
 def test_a_repair_of_what_is_whole_says_so() -> None:
     whole = {**REPAIR, "verdict_before": "healthy", "set_aside": [], "appended": []}
     assert "healthy: nothing to do" in "\n".join(render.repair(whole, text.plain))
+
+
+def test_a_repair_that_only_ends_the_last_line_says_so() -> None:
+    bare = {**REPAIR, "verdict_before": "interrupted", "set_aside": [], "appended": []}
+    assert "the last line would get the LF that it lacked" in "\n".join(render.repair(bare, text.plain))
+    assert "the last line got the LF" in "\n".join(render.repair({**bare, "dry_run": False}, text.plain))
+
+
+def test_what_a_gap_lists_is_counted_in_words() -> None:
+    gap = {"data": {"spans": [1], "missing": [[1, 2], [5, 5]], "unverified": [], "accepted": [1]}}
+    assert render.summary(gap) == "1 damaged span  2 missing ranges  1 accepted finding"
 
 
 def test_a_listing_has_a_line_for_each_session() -> None:

@@ -312,6 +312,13 @@ def test_the_list_is_the_callers() -> None:
     assert len(folded.messages()) == 2
 
 
+def test_a_gap_counts_in_words() -> None:
+    builder = Builder().plain_turn()
+    spans: list[Any] = [{"offset": 1, "length": 7}]
+    builder.add("journal/gap", {"spans": spans, "missing": [[5, 5]], "unverified": [], "accepted": []})
+    assert text(history(builder).annotated()[-1]) == "1 damaged stretch (7 bytes), 1 event missing"
+
+
 @pytest.mark.parametrize("gap", [[], [[5, 6]], [[5]], ["x"], [[6, 5]]])
 def test_gaps_are_shown_to_people(gap: list[Any]) -> None:
     builder = Builder().plain_turn()
