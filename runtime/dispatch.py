@@ -208,15 +208,17 @@ class Dispatcher:
     def _record(self, call: Call, output: ToolOutput) -> None:
         data = self.progress.result(call, output.state, output.content, output.error)
         try:
-            self.recorder.add("tool/result", data)
+            event = self.recorder.add("tool/result", data)
         except InvalidEvent as error:
             # The body ran and will not run again: an outcome that cannot be written is told in words that can.
             text = f"the tool ended, but what it gave back cannot be recorded: {error}"
             failed = {"name": "ToolOutputError", "code": "TOOL_OUTPUT_INVALID"}
             data = self.progress.result(call, "error", [text_block(text)], failed)
-            self.recorder.add("tool/result", data)
+            event = self.recorder.add("tool/result", data)
         call.answered = True
-        self.recorder.tell("tool_result", **{key: data[key] for key in ("call_id", "state", "content", "is_error")})
+        # What the journal took: text made encodable, secrets taken out.
+        said = {key: event.data[key] for key in ("call_id", "state", "content", "is_error")}
+        self.recorder.tell("tool_result", **said)
 
 
 async def _body(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
@@ -227,7 +229,7 @@ async def _body(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> 
         raise
     except ToolFailed as error:
         return ToolOutput([text_block(str(error))], "error", {"name": "ToolFailedError", "code": error.code})
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         text = f"the tool failed: {type(error).__name__}: {error}"
         return ToolOutput([text_block(text)], "error", {"name": type(error).__name__, "code": "TOOL_FAILED"})
     if not _sound(output):

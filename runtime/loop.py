@@ -350,14 +350,20 @@ class _Turn:
         limited = response.stop_reason == "max_tokens"
         content = response.message(calls=not limited)
         try:
-            recorder.add("assistant/message", progress.message(content, response.stop_reason or "", response.usage))
+            event = recorder.add(
+                "assistant/message", progress.message(content, response.stop_reason or "", response.usage)
+            )
         except InvalidEvent as error:
             raise ModelError(f"the response cannot be recorded: {error}", kind="provider_invalid_response") from error
         progress.streaming = None
-        for block in content:
-            if block["kind"] == "tool_call":
-                progress.calls.append(Call(block["call_id"], block["name"], block["arguments"]))
-            else:
+        progress.calls += [
+            Call(block["call_id"], block["name"], block["arguments"])
+            for block in content
+            if block["kind"] == "tool_call"
+        ]
+        # Told is what the journal took: text made encodable, secrets taken out.
+        for block in event.data["content"]:
+            if block["kind"] in ("text", "thinking"):
                 recorder.tell(f"{block['kind']}_complete", message_id=progress.message_id, text=block["text"])
         if response.usage is not None:
             recorder.tell("token_usage", **response.usage)

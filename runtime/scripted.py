@@ -1,6 +1,7 @@
 """A model that plays a script: for tests of whatever stands on the loop, and for demonstrations without a provider."""
 
 import asyncio
+import inspect
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
@@ -125,7 +126,7 @@ class ScriptedModel:
                     return
                 case Do(action):
                     result = action(request)
-                    if asyncio.iscoroutine(result):
+                    if inspect.isawaitable(result):
                         await result
         yield Finish("tool_use" if asked else "end_turn")
 

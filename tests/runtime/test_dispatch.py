@@ -73,6 +73,7 @@ def fails(error: BaseException) -> Any:
     [
         (fails(ToolFailed("no such place", code="PLACE")), "error", "PLACE"),
         (fails(KeyError("x")), "error", "TOOL_FAILED"),
+        (fails(SystemExit(3)), "error", "TOOL_FAILED"),
         (fails(LeftBehind("pid 7")), "unknown", "TOOL_OUTCOME_UNKNOWN"),
         (fails(asyncio.CancelledError()), "unknown", "TOOL_OUTCOME_UNKNOWN"),
         (lambda arguments, context: "text", "error", "TOOL_OUTPUT_INVALID"),

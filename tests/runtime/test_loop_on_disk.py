@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 import maka
+from maka.journal.events import Draft
 from maka.journal.files import RealFs
 from maka.journal.store import FileStore
 from maka.journal.writer import JournalWriter
 from maka.runtime.conversation import Conversation
 from maka.runtime.loop import Loop, Options, TurnOutcome
+from maka.runtime.record import SessionEvent
 from maka.runtime.scripted import Ask, ScriptedModel
+from maka.runtime.tools import ToolOutput
 from support.chain import check
 from support.legal import assert_legal
 from support.loops import FakeTool, header
@@ -153,6 +156,37 @@ def test_what_comes_together_shares_a_sync(tmp_path: Path) -> None:
     assert session.types().count("tool/call") == 3
     # Opening; then the request, the calls, the results with the next request, and the end.
     assert fs.syncs == 5
+
+
+def test_a_client_and_the_model_are_told_what_the_journal_took(tmp_path: Path) -> None:
+    session = Session(tmp_path, RealFs())
+    session.tool._body = lambda arguments, context: ToolOutput.of("a secret\ud800")
+    session.model = ScriptedModel([["a secret", Ask("a")], ["done"]])
+    told: list[SessionEvent] = []
+
+    def redact(draft: Draft) -> Draft:
+        if draft.type not in ("assistant/message", "tool/result"):
+            return draft
+        content = [
+            {**block, "text": block["text"].replace("secret", "…")} if "text" in block else block
+            for block in draft.data["content"]
+        ]
+        return Draft(draft.type, {**draft.data, "content": content})
+
+    with JournalWriter.open(session.path, on_append=redact) as journal:
+        loop = Loop(
+            journal=journal,
+            conversation=Conversation(session.store.read("s1")),
+            model=session.model,
+            session_dir=journal.session_dir,
+            tools=[session.tool],
+            publish=told.append,
+        )
+        asyncio.run(loop.run_turn("go"))
+    wanted = [{"kind": "text", "text": "a …\ufffd", "lossy": True}]
+    assert [event.data["content"] for event in told if event.kind == "tool_result"] == [wanted]
+    assert next(event.data["text"] for event in told if event.kind == "text_complete") == "a …"
+    assert session.model.requests[1].messages[-1]["content"][0]["content"] == wanted
 
 
 def test_a_turn_that_could_not_begin_leaves_nothing_and_the_next_one_begins(tmp_path: Path) -> None:
