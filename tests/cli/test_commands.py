@@ -298,24 +298,6 @@ def on_a_terminal(words: list[str], env: dict[str, str]) -> bytes:
     return seen
 
 
-@pytest.mark.parametrize("name", ["n" * 300, "n" * 5000, "", "nöne"])
-def test_a_name_that_can_be_no_session_is_not_found_and_the_root_is_named(maka_: Run, tmp_path: Path, name: str) -> None:
-    said = maka_("journal", "inspect", name, "--root", tmp_path)
-    assert (said.code, said.out) == (2, "")
-    assert said.err.startswith("maka: there is no ")
-    assert len(said.err) < 700
-    assert name == "" or f"under the root {tmp_path}" in said.err
-
-
-def test_a_refusal_says_path_and_remedy_once(maka_: Run, tmp_path: Path) -> None:
-    place = tmp_path / "pipe.jsonl"
-    os.mkfifo(place)
-    said = maka_("journal", "show", place)
-    assert said.code == 4
-    assert said.err.count(str(place)) == 1
-    assert said.err.count(";") == 1
-
-
 def test_a_root_that_is_no_directory_cannot_be_listed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     refused = here("journal", "list", "--root", str(tmp_path / "file"))
