@@ -6,6 +6,7 @@ Exit code 1 where a script failed; a target that is missed is told in the table 
 """
 
 import argparse
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,7 @@ def main() -> int:
     arguments = ["--quick"] * options.quick
     arguments += [f"--rounds={options.rounds}"] if options.rounds else []
     arguments += [f"--directory={options.directory}"] if options.directory else []
+    load, processors = os.getloadavg()[0], os.cpu_count() or 1
     reports: list[Report] = []
     failed: list[str] = []
     for name in options.names or NAMES:
@@ -40,6 +42,11 @@ def main() -> int:
             reports.append(report)
     rows = [row for report in reports for row in report.rows]
     notes = [f"{report.title}: {note}" for report in reports for note in report.notes]
+    if load > processors / 2:
+        notes.append(
+            f"The machine was busy before this began (load {load:.1f} on {processors} processors), which falls mostly on "
+            "what waits for the disk or uses a second process: run it again alone."
+        )
     show(Report("Ratios to a baseline of the same run, medians of measurements that take turns", rows, notes))
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
