@@ -31,6 +31,15 @@ SUM: Final = re.compile(rb',"sum":"([0-9a-f]{32})"\}')
 _END: Final = re.compile(rb'\}(,"ignorable":true)?(?:,"more":([1-9][0-9]{0,8}))?,"sum":"([0-9a-f]{32})"\}\Z')
 #: More than what stands behind ``data`` can be.
 _END_BYTES: Final = 80
+#: Nothing but what JSON has a kind for, as far as orjson can be told; the larger integers are left to ``clean``.
+_STRICT: Final = (
+    orjson.OPT_PASSTHROUGH_DATACLASS
+    | orjson.OPT_PASSTHROUGH_DATETIME
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
+    | orjson.OPT_STRICT_INTEGER
+)
+#: Values that nest nothing, and that orjson writes as they are or refuses.
+_FLAT: Final = frozenset({str, int, bool, type(None)})
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 #: A type name as append takes it: ``family/name``.
 _TYPE_NAME: Final = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)+\Z")
@@ -38,7 +47,9 @@ _TYPE_NAME: Final = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)+\Z")
 
 def chain(prev: str, body: bytes) -> str:
     """The sum of a line: ``body`` is all of the line before its last 42 bytes, ``prev`` the sum of the line before."""
-    return sha256(prev.encode() + body).hexdigest()[:32]
+    hashed = sha256(prev.encode())
+    hashed.update(body)
+    return hashed.hexdigest()[:32]
 
 
 class Lossy(dict[str, Any]):
@@ -143,12 +154,42 @@ def encode(draft: Draft, seq: int, ts: int, prev: str, more: int = 0, data: byte
             seq=seq,
         )
     sum_ = chain(prev, body)
-    return b'%b,"sum":"%b"}' % (body, sum_.encode()), sum_
+    return body + b',"sum":"%b"}' % sum_.encode(), sum_
 
 
 @lru_cache(maxsize=256)
 def _quoted(type_: str) -> bytes:
     return orjson.dumps(type_)
+
+
+def serialize(draft: Draft) -> tuple[Draft, bytes]:
+    """The draft as ``clean`` gives it, and its data as JSON. Raises what ``clean`` raises."""
+    try:
+        data = orjson.dumps(draft.data, option=_STRICT)
+        if _is_plain(draft.data, 1):
+            return draft, data
+    except TypeError:
+        pass
+    draft = clean(draft)
+    return draft, orjson.dumps(draft.data)
+
+
+def _is_plain(data: Any, level: int) -> bool:
+    """Is it certain that ``clean`` refuses and changes nothing? orjson took it, and takes more kinds than JSON has."""
+    items = data.values() if data.__class__ is dict else data
+    if _FLAT.issuperset(map(type, items)):
+        return True
+    for item in items:
+        kind = item.__class__
+        if kind is dict or kind is list:
+            if level == MAX_DEPTH or not _is_plain(item, level + 1):
+                return False
+        elif kind is float:
+            if not math.isfinite(item):
+                return False
+        elif kind not in _FLAT:
+            return False
+    return True
 
 
 def encodable(text: str) -> str:
@@ -211,6 +252,11 @@ def check_shape(draft: Draft) -> None:
 
     Raises InvalidEvent, naming the key. Keys that the format does not name are kept.
     """
+    if not isinstance(draft.type, str):
+        raise InvalidEvent(f"an event's type is text, not {draft.type!r}", type=str(draft.type))
+    if draft.data.__class__ is not dict:
+        kind = draft.data.__class__.__name__
+        raise InvalidEvent(f"{draft.type}: data is a {kind}, not an object", type=draft.type, key="data")
     row = EVENT_TYPES.get(draft.type)
     if row is None:
         if _TYPE_NAME.match(draft.type) is None or not (is_extension(draft.type) or draft.ignorable):

@@ -12,10 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
 from . import files, rollback
-from .codec import MAX_DEPTH, ZERO, check_shape, clean, draft_of, encode
+from .codec import ZERO, check_shape, draft_of, encode, serialize
 from .commit import Batch, GroupCommit
 from .errors import (
     InvalidEvent,
@@ -34,9 +32,8 @@ from .scan import Mark, accept
 from .state import State
 
 Hook = Callable[[Draft], Any]
-#: A draft, and its data as JSON where that is known.
-Prepared = tuple[Draft, bytes | None]
-_STRICT: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+#: A draft, and its data as JSON.
+Prepared = tuple[Draft, bytes]
 _REFUSED: Final[dict[str, type[JournalError]]] = {"unsupported": JournalUnsupported, "damaged": JournalDamaged}
 
 
@@ -278,11 +275,9 @@ class JournalWriter:
         wanted = draft(event)
         if self._hook is not None:
             wanted = draft(self._hook(wanted))
-        data = _serialized(wanted.data)
-        if data is None:
-            wanted = clean(wanted)
-        check_shape(wanted)
-        return wanted, data
+        prepared = serialize(wanted)
+        check_shape(prepared[0])
+        return prepared
 
     def _guard(self) -> None:
         """Raises what is to be told before anything else is done."""
@@ -523,20 +518,6 @@ def _folded(path: Path) -> tuple[State, Mark, int | None]:
 
 def _exists(path: Path) -> JournalConflict:
     return JournalConflict(f"there is already a journal at {path}; open it, or choose another session id", path=path)
-
-
-def _serialized(data: Any) -> bytes | None:
-    """``data`` as JSON, where it is certain at little cost that ``clean`` would change and refuse nothing.
-
-    NaN and infinities would come out as null, and what nests has brackets.
-    """
-    try:
-        text = orjson.dumps(data, option=_STRICT)
-    except TypeError:
-        return None
-    if b"null" in text or (len(text) > 2 * MAX_DEPTH and text.count(b"{") + text.count(b"[") > MAX_DEPTH):
-        return None
-    return text
 
 
 def _bytes(lines: list[bytes]) -> bytes:

@@ -1,0 +1,138 @@
+"""What may be written: the short way by the serializer refuses and changes what the walk through the values does."""
+
+import enum
+import json
+import uuid
+from collections.abc import Callable
+from datetime import date
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maka.journal.codec import ZERO, chain, check_shape, clean, decode, encode, serialize
+from maka.journal.errors import InvalidEvent
+from maka.journal.events import Draft
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Name(str):
+    pass
+
+
+def nested(levels: int) -> Any:
+    value: Any = "innermost"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+#: What orjson by itself would take, or turn into something else, and JSON has no kind for.
+STRANGE = [
+    (1, 2),
+    {1, 2},
+    b"bytes",
+    Colour.RED,
+    Name("text"),
+    uuid.UUID(int=1),
+    date(2026, 1, 1),
+    orjson.Fragment(b'1}\n{"seq":'),
+    {1: "a key that is no text"},
+    {Name("key"): 1},
+    float("nan"),
+    float("-inf"),
+    2**63,
+    -(2**63) - 1,
+    nested(201),
+]
+
+
+@pytest.mark.parametrize("value", STRANGE, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "inside", [lambda v: {"a": v}, lambda v: {"a": "b", "c": [{"d": v}, "e"]}], ids=["top", "deep"]
+)
+def test_what_json_has_no_kind_for_is_refused_wherever_it_stands(value: Any, inside: Any) -> None:
+    draft = Draft("x-test/values", inside(value))
+    with pytest.raises(InvalidEvent) as plain:
+        clean(draft)
+    with pytest.raises(InvalidEvent) as told:
+        serialize(draft)
+    assert str(told.value) == str(plain.value)
+    assert str(told.value.key).startswith("data.")
+
+
+@pytest.mark.parametrize("value", [2**63 - 1, -(2**63), 2**53, 0.5, 1e300, -0.0, True, None, "", "null", [], {}])
+def test_what_json_has_a_kind_for_is_taken_as_it_is(value: Any) -> None:
+    for data in ({"a": value}, {"a": [{"b": value}]}):
+        draft = Draft("x-test/values", data)
+        wanted, text = serialize(draft)
+        assert wanted is draft
+        assert json.loads(text) == data
+
+
+def test_two_hundred_levels_are_taken_and_one_more_is_not() -> None:
+    draft = Draft("x-test/deep", {"a": nested(199)})
+    assert decode(encode(draft, 1, 1, ZERO, data=serialize(draft)[1])[0]) is not None
+    with pytest.raises(InvalidEvent, match="deeper than 200"):
+        serialize(Draft("x-test/deep", {"a": nested(200)}))
+
+
+def test_a_lone_surrogate_marks_its_block() -> None:
+    wanted, text = serialize(Draft("x-test/text", {"content": [{"kind": "text", "text": "a\ud800b"}], "n": 2**62}))
+    assert wanted.data == {"content": [{"kind": "text", "text": "a\ufffdb", "lossy": True}], "n": 2**62}
+    assert json.loads(text) == wanted.data
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**65), 2**65)
+    | st.floats()
+    | st.text(st.characters(exclude_categories=()), max_size=8)
+    | st.sampled_from([Colour.RED, Name("n"), (1,), (float("nan"),)]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def outcome(work: Callable[[], Draft]) -> tuple[str | None, Draft | None]:
+    """The refusal, or what was given."""
+    try:
+        return None, work()
+    except InvalidEvent as error:
+        return str(error), None
+
+
+@given(st.dictionaries(st.text(max_size=4), values, max_size=4))
+def test_the_short_way_and_the_walk_agree(data: dict[str, Any]) -> None:
+    draft = Draft("x-test/any", data)
+    refused, expected = outcome(lambda: clean(draft))
+    assert outcome(lambda: serialize(draft)[0]) == (refused, expected)
+    if refused is not None:
+        return
+    wanted, text = serialize(draft)
+    line, sum_ = encode(wanted, 3, 1_790_000_000_000, ZERO, data=text)
+    assert (line, sum_) == encode(wanted, 3, 1_790_000_000_000, ZERO)
+    assert sum_ == chain(ZERO, line[:-42])
+    read = decode(line)
+    assert read is not None
+    assert (read.data, read.sum) == (wanted.data, sum_)
+
+
+@pytest.mark.parametrize("data", [None, [1], "text", 5])
+@pytest.mark.parametrize("type_", ["x-test/data", "session/note"])
+def test_data_that_is_no_object_is_refused(type_: str, data: Any) -> None:
+    with pytest.raises(InvalidEvent, match="not an object") as told:
+        check_shape(Draft(type_, data))
+    assert told.value.key == "data"
+
+
+@pytest.mark.parametrize("type_", [None, 5, ["x-a/b"]])
+def test_a_type_that_is_no_text_is_refused(type_: Any) -> None:
+    with pytest.raises(InvalidEvent, match="is text"):
+        check_shape(Draft(type_, {}))
