@@ -12,6 +12,7 @@ from array import array
 from binascii import hexlify
 from collections.abc import Iterator
 from hashlib import sha256
+from itertools import islice
 from typing import IO, Final
 
 #: Bytes of ``,"sum":"<32 hex>"}``, the end of every line.
@@ -100,10 +101,10 @@ class Chain:
         been looked at.
         """
         proof, sums = Proof(self.names), []
-        lengths, starts, tails = proof.lengths.append, proof.starts.append, proof.tails.append
+        starts, tails = proof.starts.append, proof.tails.append
         stamps, kinds, known = proof.stamps.append, proof.kinds.append, self._kinds
         envelope, hashed, number, written = PREFIX.match, sha256, self.number, self.written
-        for line in lines[start:] if start else lines:
+        for line in islice(lines, start, None):
             body = line[:-SUM_BYTES]
             sum_ = hexlify(hashed(written + body).digest()[:16])
             begins = envelope(body)
@@ -126,7 +127,6 @@ class Chain:
             if kind is None:
                 kind = known[type_] = len(self.names)
                 self.names.append(type_)
-            lengths(len(line))
             starts(begins.end())
             tails(tail)
             stamps(int(ts))
@@ -134,6 +134,7 @@ class Chain:
             sums.append(sum_)
             number, written = number + 1, sum_
         self.number, self.written = number, written
+        proof.lengths.extend(map(len, lines[start : start + len(sums)]))
         proof.sums = b"".join(sums)
         return proof
 
