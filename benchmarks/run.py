@@ -44,8 +44,8 @@ def main() -> int:
     notes = [f"{report.title}: {note}" for report in reports for note in report.notes]
     if load > processors / 2:
         notes.append(
-            f"The machine was busy before this began (load {load:.1f} on {processors} processors), which falls mostly on "
-            "what waits for the disk or uses a second process: run it again alone."
+            f"The machine was busy before this began (load {load:.1f} on {processors} processors), which falls on "
+            "what waits for the disk or uses a second process most of all: run it again alone."
         )
     show(Report("Ratios to a baseline of the same run, medians of measurements that take turns", rows, notes))
     if failed:
