@@ -150,7 +150,7 @@ class GroupCommit:
     def finish(self) -> None:
         """Settle what is enqueued and end the thread. Raises nothing of the batch: see ``untold``."""
         with self.mutex:
-            batch = self.open if self.open.events else self.flying
+            batch = None if self.dead is not None else self.open if self.open.events else self.flying
             leads = batch is not None and self._queue(batch)
         if batch is not None:
             self._settle(batch, leads)

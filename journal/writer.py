@@ -451,8 +451,7 @@ class JournalWriter:
             os.close(self._fd)
             return
         try:
-            if self._commit.dead is None:
-                self._commit.finish()
+            self._commit.finish()
             if self._commit.dead is None:
                 self._snapshot()
         finally:

@@ -5,6 +5,7 @@ import errno
 import gc
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -401,6 +402,20 @@ def test_many_sessions_on_one_loop(tmp_path: Path) -> None:
     for writer in writers:
         writer.close()
         assert texts(writer.path) == [str(number) for number in range(20)]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("commit ")]
+
+
+def test_a_dead_handle_keeps_no_thread_once_it_is_closed(writer: JournalWriter, path: Path, disk: FaultyDisk) -> None:
+    async def main() -> None:
+        writer.append(note())
+        disk.fail("sync")
+        with pytest.raises(JournalWriteError):
+            await writer.aflush()
+
+    asyncio.run(main())
+    assert writer.poisoned
+    with suppress(JournalError):
+        writer.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("commit ")]
 
 
