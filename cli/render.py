@@ -128,6 +128,7 @@ def _facts(doc: Doc, paint: Painter) -> Lines:
             rows.append(["fork of", f"{line(parent.get('session_id'), 128)} at {line(parent.get('seq'))}"])
     if writer:
         who = f"pid {line(writer.get('pid'))} on {line(writer.get('host'), 60)}, since {moment(writer.get('since'))}"
+        who = who if writer.get("pid") is not None else "somebody who left no name"
         rows.append(["writer", f"{who} (a hint); as long as it lives, what is open is its work and no repair is due"])
 
     def style(column: int, cell: str) -> str:

@@ -191,10 +191,10 @@ def _lock(fd: int, path: Path) -> None:
         if _exclusive(fd, path):
             return
         if not _shared(fd):
-            raise _locked(path)
+            raise locked_error(path)
         _unlock(fd)
         time.sleep(_PAUSE)
-    raise _locked(path)
+    raise locked_error(path)
 
 
 def _exclusive(fd: int, path: Path) -> bool:
@@ -261,7 +261,8 @@ def _cannot_lock(path: Path, why: str | None) -> JournalWriteError:
     )
 
 
-def _locked(path: Path) -> JournalLocked:
+def locked_error(path: Path) -> JournalLocked:
+    """The refusal where a live writer has the lock file ``path``; says who it seems to be, and since when."""
     hint = holder(path.parent)
     pid, since = (hint or {}).get("pid"), (hint or {}).get("since")
     who = f"process {pid}" if type(pid) is int else "another writer"

@@ -120,7 +120,7 @@ def resolve(target: str | os.PathLike[str], root: str | os.PathLike[str] | None 
 
             place = root if root is not None else default_root()
             raise SessionNotFound(
-                f"there is no session {text[:200]!r} under the root {os.fspath(place)} and no such path; "
+                f"there is no session {text[:200]!r} under {os.fspath(place)} and no such path; "
                 "see `maka journal list`",
                 path=text,
             )

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 import attrs
 
 from ..journal import files, rollback, snapshot
-from ..journal.errors import JournalConflict, JournalError, JournalLocked, SessionNotFound
+from ..journal.errors import JournalConflict, JournalError, SessionNotFound
 from ..journal.events import Event, JsonObject
 from ..journal.findings import Verdict
-from ..journal.lock import SessionLock, holder, is_locked
+from ..journal.lock import LOCK_NAME, SessionLock, is_locked, locked_error
 from ..journal.reader import JOURNAL, open_source, read, session_name
 from .plan import Diagnosis, RepairPlan, appended_json, head_after, judge, plan_repair
 from .tail import SetAside, measure
@@ -153,13 +153,7 @@ def home_of(path: Path) -> Path:
 def refuse_locked(directory: Path) -> None:
     """Raises JournalLocked where a live writer holds the session. Creates nothing."""
     if is_locked(directory):
-        hint = holder(directory)
-        who = f"process {hint['pid']}" if hint and "pid" in hint else "a live writer"
-        raise JournalLocked(
-            f"{directory} is open for writing by {who}; close it there, or wait until it ends",
-            holder=hint,
-            path=directory,
-        )
+        raise locked_error(directory / LOCK_NAME)
 
 
 def repair_locked(

@@ -147,6 +147,11 @@ def test_without_a_writer_nothing_speaks_of_one() -> None:
     assert "interrupted  a writer stopped in the middle" in shown({**INSPECTION, "writer": None})
 
 
+def test_a_writer_that_left_no_name_has_none() -> None:
+    unnamed = {"pid": None, "host": None, "since": None}
+    assert "writer      somebody who left no name (a hint)" in shown({**INSPECTION, "writer": unnamed})
+
+
 def test_only_the_remedy_that_helps_now_is_shown() -> None:
     damage = {**FINDING, "code": "seq_gap", "severity": "damage", "remedy": "run `maka journal repair --salvage`"}
     warning = {**FINDING, "code": "blob_missing", "severity": "warning", "remedy": "restore the file"}

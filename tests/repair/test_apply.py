@@ -252,6 +252,14 @@ def test_a_live_writer_is_left_alone(tmp_path: Path) -> None:
     assert repair(path).verdict_after == "healthy"
 
 
+def test_a_writer_that_does_not_say_who_it_is_gets_no_name(tmp_path: Path) -> None:
+    path = open_turn().write(tmp_path)
+    with SessionLock.acquire(path.parent):
+        (path.parent / "journal.lock").write_bytes(b'{"pid":null}')
+        with pytest.raises(JournalLocked, match="open for writing by another writer; "):
+            repair(path)
+
+
 def test_the_lock_is_given_back(tmp_path: Path) -> None:
     path = open_turn().write(tmp_path)
     repair(path)
