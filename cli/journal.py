@@ -54,9 +54,9 @@ def inspect(
     as_json: Json = False,
     root: Root = None,
 ) -> int:
-    """Say what a journal holds, what is wrong with it and what to do. Never writes.
+    """Say what a journal holds, what is wrong, what to do.
 
-    Exit code: 0 healthy, 1 a repair is due, 4 damaged, unsupported or unreadable, 2 no such session.
+    Never writes. Exit code: 0 healthy, 1 a repair is due, 4 damaged, unsupported or unreadable, 2 no such session.
     """
     from . import documents, render
 
@@ -77,9 +77,9 @@ def repair(
     as_json: Json = False,
     root: Root = None,
 ) -> int:
-    """Close what a dead writer left open, and set a torn tail aside. Removes no byte.
+    """Close what was left open; set a torn tail aside.
 
-    Exit code: 0 healthy now, 1 changes are pending (--dry-run), 3 locked by a live writer, 4 refused, 2 no such
+    Removes no byte. Exit code: 0 healthy now, 1 changes are pending (--dry-run), 3 locked by a live writer, 4 refused, 2 no such
     session or an error while writing.
     """
     from . import documents, render
@@ -115,7 +115,10 @@ def verify(
 
 @journal.command(name="list", cls=Command)
 def list_(context: typer.Context, as_json: Json = False, root: Root = None) -> int:
-    """List the sessions of a root; damaged ones too."""
+    """List the sessions of a root; damaged ones too.
+
+    A verdict `unchecked` means that the end of the journal does not tell; `maka journal inspect` does.
+    """
     from . import documents, render
 
     console: Console = context.obj
@@ -172,9 +175,9 @@ def tail(
 
 @journal.command(cls=Command)
 def show(context: typer.Context, target: Target, as_json: Json = False, root: Root = None) -> int:
-    """Print the conversation as a person reads it: who said what, calls and what came of them, gaps.
+    """Print the conversation as a person reads it.
 
-    With --json it is the history that a model would be given. Exit code: 0 printed, 4 unreadable or unsupported, 2 no
+    Who said what, calls and what came of them, gaps. With --json it is the history that a model would be given. Exit code: 0 printed, 4 unreadable or unsupported, 2 no
     such session.
     """
     from . import conversation, documents

@@ -40,7 +40,11 @@ def _root(
 
 @root.command(cls=Command)
 def demo(context: typer.Context) -> int:
-    """Kill an agent in the middle of a tool call, then inspect, repair and read what is left of its session."""
+    """Kill an agent in a tool call and mend its session.
+
+    Everything happens in a temporary folder: a child process runs a turn with a real tool and is killed inside it; then
+    its session is inspected, repaired, inspected again, and shown as a model would be given it.
+    """
     from .demo import play
 
     return play(context.obj)
