@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from maka.runtime.tools import ToolContext, ToolOutput
+from maka.runtime.tools import LeftBehind, ToolContext, ToolOutput
 from maka.runtime.tools import command as module
 from maka.runtime.tools.command import Command
 
@@ -225,6 +225,22 @@ def test_a_command_that_stops_its_supervisor_has_its_time(tmp_path: Path, monkey
     while alive(pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_cancelling_where_something_may_live_on_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SPARE", 0.1)
+    monkeypatch.setattr(module, "KILL_SECONDS", 0.1)
+
+    async def main() -> None:
+        command = {"command": "kill -STOP $PPID; echo $$ >a.pid; sleep 60"}
+        task = asyncio.ensure_future(Command(grace=0.1).execute(command, context(tmp_path)))
+        while not pids_written(tmp_path):
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(LeftBehind, match="may live on"):
+            await task
+
+    asyncio.run(main())
 
 
 def test_output_that_cannot_be_kept_does_not_stop_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

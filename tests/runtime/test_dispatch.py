@@ -190,6 +190,20 @@ def test_a_finished_result_is_durable_while_another_body_still_runs() -> None:
     assert seen == [1]
 
 
+def test_a_result_is_durable_and_told_while_the_next_call_waits_for_an_answer() -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    async def authorize(call: Any, tool: Any, arguments: Any) -> None:
+        if call.call_id == "2":
+            synced = bench.journal.events[: bench.journal.synced]
+            seen.append((any(event.type == "tool/result" for event in synced), "tool_result" in bench.kinds()))
+
+    asks = [Ask("a", call_id="1"), Ask("a", call_id="2")]
+    bench = Bench([asks, ["done"]], [FakeTool("a", parallel_safe=False)], authorize=authorize)
+    results(bench)
+    assert seen == [(True, True)]
+
+
 def test_calls_that_share_an_id_are_told_apart() -> None:
     bench = Bench([[Ask("a", call_id="x"), Ask("a", call_id="x"), Ask("a", call_id="")], ["done"]], [FakeTool("a")])
     answered = sorted(result["call_id"] for result in results(bench))

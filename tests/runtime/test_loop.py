@@ -10,10 +10,10 @@ import pytest
 from maka.journal.errors import JournalError, JournalWriteError
 from maka.journal.events import Draft
 from maka.runtime.loop import Options, Stop
-from maka.runtime.model import Chunk, ModelError, ModelRequest, TextDelta
+from maka.runtime.model import Chunk, ModelError, ModelRequest, TextDelta, ToolCallDelta
 from maka.runtime.retry import RetryPolicy
 from maka.runtime.scripted import Ask, Do, End, Fail, Say, Tokens, Wait
-from maka.runtime.tools import ToolOutput
+from maka.runtime.tools import LeftBehind, ToolOutput
 from support.loops import Bench, FakeTool, MemoryJournal
 
 
@@ -429,6 +429,69 @@ def test_a_body_that_finishes_in_spite_of_the_stop_keeps_its_outcome() -> None:
     assert asyncio.run(turn()).reason["kind"] == "aborted"
     [result] = bench.journal.of("tool/result")
     assert (result["state"], result["content"][0]["text"]) == ("ok", "finished all the same")
+
+
+def test_a_stop_while_a_long_output_is_being_stored_keeps_the_outcome() -> None:
+    signals: list[Stop] = []
+    bench = Bench([[Ask("a")]], [FakeTool("a", lambda arguments, context: ToolOutput.of("x" * 100_000))])
+
+    async def turn() -> Any:
+        signals.append(Stop())
+        return await bench.loop.run_turn("hello", stop=signals[0])
+
+    async def shorten(content: Any, limit: int, store: Any) -> Any:
+        signals[0].request()
+        await asyncio.sleep(30)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("maka.runtime.dispatch.shorten", shorten)
+        assert asyncio.run(turn()).reason["kind"] == "aborted"
+    [result] = bench.journal.of("tool/result")
+    assert result["state"] == "ok"
+    assert "could not be stored: the turn was stopped" in result["content"][0]["text"]
+
+
+def test_what_a_stopped_body_left_behind_is_said_with_the_settled_run() -> None:
+    signals: list[Stop] = []
+
+    async def body(arguments: Any, context: Any) -> ToolOutput:
+        signals[0].request()
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            raise LeftBehind("process 7 lives on") from None
+        return ToolOutput.of("")
+
+    bench = Bench([[Ask("a")]], [FakeTool("a", body)])
+
+    async def turn() -> Any:
+        signals.append(Stop())
+        return await bench.loop.run_turn("hello", stop=signals[0])
+
+    asyncio.run(turn())
+    assert bench.journal.of("tool/result")[0]["state"] == "unknown"
+    assert "process 7 lives on" in bench.journal.of("run/settled")[0]["cleanup"]["error"]
+
+
+def test_a_response_that_is_stopped_or_breaks_is_closed() -> None:
+    closed: list[str] = []
+
+    class Stream:
+        """An iterator that is no generator: nobody closes it unless the loop does."""
+
+        def __aiter__(self) -> "Stream":
+            return self
+
+        async def __anext__(self) -> Chunk:
+            return ToolCallDelta("arguments of no call")
+
+        async def aclose(self) -> None:
+            closed.append("closed")
+
+    bench = Bench([])
+    object.__setattr__(bench.model, "stream", lambda request: Stream())
+    assert run(bench).reason["failure_class"] == "provider_invalid_response"
+    assert closed == ["closed"]
 
 
 def test_a_stop_after_the_step_lets_its_tools_finish() -> None:
