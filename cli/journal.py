@@ -79,7 +79,7 @@ def repair(
 ) -> int:
     """Close what was left open; set a torn tail aside.
 
-    Removes no byte. Exit code: 0 healthy now, 1 changes are pending (--dry-run), 3 locked by a live writer, 4 refused, 2 no such
+    Loses no byte. Exit code: 0 healthy now, 1 changes are pending (--dry-run), 3 locked by a live writer, 4 refused, 2 no such
     session or an error while writing.
     """
     from . import documents, render
