@@ -62,6 +62,7 @@ class Recorder:
         self._unsynced: list[Draft] = []
         self._untold: list[tuple[int, SessionEvent]] = []
         self._again: tuple[JournalError, asyncio.Future[None]] | None = None
+        self._in_doubt = False
         self.failure: JournalError | None = None
 
     def add(self, type_: str, data: JsonObject, *, ignorable: bool = False) -> Event:
@@ -99,6 +100,9 @@ class Recorder:
         upto, unsynced = self._appended, list(self._unsynced)
         try:
             await self._journal.aflush()
+        except asyncio.CancelledError:
+            self._in_doubt = True
+            raise
         except JournalError as error:
             # Whoever waited for the same batch gets the same error, and waits for the same second try.
             if self._again is None or self._again[0] is not error:
@@ -120,6 +124,8 @@ class Recorder:
         if (
             not isinstance(error, JournalWriteError)
             or error.poisoned
+            # Whoever waited for an earlier one was cancelled: a part of this may stand durably already.
+            or self._in_doubt
             # What was appended behind this batch may be lost or not: then nobody can say what to write.
             or self._appended != upto
             or not any(draft.type == "tool/result" for draft in unsynced)

@@ -57,6 +57,26 @@ def test_nothing_is_written_again_where_something_was_appended_behind_it() -> No
     assert bench.journal.types() == []
 
 
+def test_nothing_is_written_again_where_a_wait_was_cancelled() -> None:
+    """What that one wrote is durable although nobody was told; writing it again would put it there twice."""
+    bench = Bench()
+    bench.journal.syncs = -1
+
+    async def main() -> None:
+        bench.recorder.add("session/note", {"kind": "retry"})
+        flushing = asyncio.ensure_future(bench.journal.aflush())
+        barrier = asyncio.ensure_future(bench.recorder.barrier())
+        await asyncio.sleep(0)
+        barrier.cancel()
+        await asyncio.wait({flushing, barrier})
+        bench.recorder.add("tool/result", result("a"))
+        with pytest.raises(JournalWriteError):
+            await bench.recorder.barrier()
+
+    asyncio.run(main())
+    assert bench.journal.types() == ["session/note"]
+
+
 def test_nothing_is_appended_while_a_second_try_is_under_way_or_after_it_failed() -> None:
     bench = Bench()
     refused: list[JournalError] = []
