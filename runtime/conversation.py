@@ -75,6 +75,8 @@ class Conversation:
         return {key: value for key, value in values.items() if value is not None}
 
     def _header(self, data: JsonObject) -> None:
+        # A fork's own stands behind its parents' events: whatever they asked a model, the fork has not yet.
+        self.requested = False
         self._merge(data)
 
     def _updated(self, data: JsonObject) -> None:

@@ -15,6 +15,7 @@ from maka.journal.store import FileStore
 from maka.journal.writer import JournalWriter
 from maka.runtime.conversation import Conversation
 from maka.runtime.loop import Loop, Options, TurnOutcome
+from maka.runtime.opening import conversation_of
 from maka.runtime.record import SessionEvent
 from maka.runtime.scripted import Ask, ScriptedModel
 from maka.runtime.tools import ToolOutput
@@ -156,6 +157,32 @@ def test_what_comes_together_shares_a_sync(tmp_path: Path) -> None:
     assert session.types().count("tool/call") == 3
     # Opening; then the request, the calls, the results with the next request, and the end.
     assert fs.syncs == 5
+
+
+def test_a_fork_goes_on_from_what_its_parent_said(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "root")
+
+    def run(journal: JournalWriter, text: str) -> ScriptedModel:
+        model = ScriptedModel([f"to {text}"])
+        conversation = conversation_of(journal.path)
+        loop = Loop(journal=journal, conversation=conversation, model=model, session_dir=journal.session_dir)
+        assert asyncio.run(loop.run_turn(text)).reason == {"kind": "completed"}
+        return model
+
+    with store.create(header("parent")) as journal:
+        run(journal, "one")
+        point = {"session_id": "parent", "seq": journal.head.seq, "sum": journal.head.sum}
+        run(journal, "not in the fork")
+    made = header("fork")
+    with store.create(Draft(made.type, {**made.data, "parent": point, "model": "another"})) as journal:
+        [request] = run(journal, "two").requests
+    said = [block["text"] for message in request.messages for block in message["content"]]
+    assert (said, request.model) == (["one", "to one", "two"], "another")
+    view = maka.load(store.path("fork"))
+    assert view.verdict == "healthy"
+    assert [turn["turn"] for turn in view.turns()][-1] == 2
+    [asked] = [event.data["reason"] for event in view.events if event.type == "request/header"]
+    assert asked == "initial"
 
 
 def test_a_client_and_the_model_are_told_what_the_journal_took(tmp_path: Path) -> None:

@@ -1,0 +1,27 @@
+"""What a session held so far, read from its file for the loop; of a fork, what its parents said before it."""
+
+import os
+
+from ..journal.events import Event
+from ..journal.reader import read
+from ..journal.scan import Consumer
+from .conversation import Conversation
+
+
+def conversation_of(path: str | os.PathLike[str]) -> Conversation:
+    """The conversation of the journal at ``path``. Open the session for writing first: then nothing comes in between.
+
+    Raises SessionNotFound, and JournalError where the file cannot be read.
+    """
+    conversation = Conversation()
+
+    def observe(event: Event) -> None:
+        conversation.observe(event)
+
+    def begin() -> Consumer:
+        nonlocal conversation
+        conversation = Conversation()
+        return observe
+
+    read(path, observe=begin)
+    return conversation
