@@ -107,13 +107,18 @@ def _result(block: Mapping[str, Any], paint: Painter) -> Lines:
     state = line(block.get("state"), 20)
     out = [f"{paint('← ' + state, _STATE_STYLE.get(state, 'bold'))}  {paint(line(block.get('call_id'), 60), 'dim')}"]
     rows: Lines = []
+    kept: Lines = []
     content = block.get("content")
     for inner in content if isinstance(content, list) else [content]:
-        rows += _block(inner, paint)
+        if isinstance(inner, Mapping) and isinstance(inner.get("text"), str):
+            rows += _text(inner["text"])
+            kept += _whole(inner, paint)
+        else:
+            rows += _block(inner, paint)
     if len(rows) > _RESULT_LINES:
         left = len(rows) - _RESULT_LINES + 1
         rows = [*rows[: _RESULT_LINES - 1], paint(f"… {left} more lines", "dim")]
-    return out + _indented(rows)
+    return out + _indented([*rows, *kept])
 
 
 def _whole(block: Mapping[str, Any], paint: Painter) -> Lines:
@@ -124,7 +129,7 @@ def _whole(block: Mapping[str, Any], paint: Painter) -> Lines:
 
 
 def _text(text: object) -> Lines:
-    return paragraph(text).split("\n") if isinstance(text, str) else [line(text, _ARGUMENTS)]
+    return paragraph(text).rstrip("\n").split("\n") if isinstance(text, str) else [line(text, _ARGUMENTS)]
 
 
 def _indented(rows: Iterable[str]) -> Lines:

@@ -79,8 +79,8 @@ def repair(
 ) -> int:
     """Close what was left open; set a torn tail aside.
 
-    Loses no byte. Exit code: 0 healthy now, 1 changes are pending (--dry-run), 3 locked by a live writer, 4 refused, 2 no such
-    session or an error while writing.
+    Loses no byte. Exit code: 0 healthy now, 1 changes are pending (--dry-run), 3 locked by a live writer, 4 refused,
+    2 no such session or an error while writing.
     """
     from . import documents, render
 
@@ -177,8 +177,9 @@ def tail(
 def show(context: typer.Context, target: Target, as_json: Json = False, root: Root = None) -> int:
     """Print the conversation as a person reads it.
 
-    Who said what, calls and what came of them, gaps. With --json it is the history that a model would be given. Exit code: 0 printed, 4 unreadable or unsupported, 2 no
-    such session.
+    Who said what, calls and what came of them, gaps. With --json it is the history that a model would be given.
+
+    Exit code: 0 printed, 4 unreadable or unsupported, 2 no such session.
     """
     from . import conversation, documents
 

@@ -89,6 +89,17 @@ def test_where_the_whole_of_a_shortened_text_is() -> None:
     assert "all 70000 bytes are in sha256:ab" in rows
 
 
+def test_a_long_result_still_says_where_the_whole_is() -> None:
+    block = {"kind": "text", "text": "row\n" * 100, "ref": "sha256:ab", "bytes": 70000}
+    rows = shown(entry("tool", {"kind": "tool_result", "call_id": "c", "state": "ok", "content": [block]}))
+    assert rows.endswith("… 89 more lines\n    [shortened; all 70000 bytes are in sha256:ab]")
+
+
+def test_the_line_feed_that_ends_an_output_is_no_line() -> None:
+    result = {"kind": "tool_result", "call_id": "c", "state": "ok", "content": [said("hi\n")]}
+    assert shown(entry("tool", result)).endswith("← ok  c\n    hi")
+
+
 def test_pictures_and_files_are_named() -> None:
     assert "[image image/png sha256:cd]" in shown(
         entry("user", {"kind": "image", "media_type": "image/png", "ref": "sha256:cd"})
