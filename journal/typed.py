@@ -46,11 +46,15 @@ def _structure_of(cls: type) -> Structure:
     return structure
 
 
+def _unstructure_of(cls: type) -> Callable[[Any], Any]:
+    omit: dict[str, Any] = {field.name: override(omit_if_default=field.default is None) for field in attrs.fields(cls)}
+    whole: Callable[[Any], Any] = make_dict_unstructure_fn(cls, _converter, **omit)
+    # Where a class is nested people also give its JSON, or something that is neither: what it is worth is told later.
+    return lambda value: whole(value) if isinstance(value, cls) else value
+
+
 for _cls in (RunHeader, EndReason, Usage, *(row.cls for row in EVENT_TYPES.values())):
-    _omit: dict[str, Any] = {
-        field.name: override(omit_if_default=field.default is None) for field in attrs.fields(_cls)
-    }
-    _converter.register_unstructure_hook(_cls, make_dict_unstructure_fn(_cls, _converter, **_omit))
+    _converter.register_unstructure_hook(_cls, _unstructure_of(_cls))
 
 
 _ORDER = {name: tuple(attrs.fields_dict(row.cls)) for name, row in EVENT_TYPES.items()}
@@ -76,8 +80,14 @@ def structure_of(type_: str) -> Structure:
 
 
 def unstructure(payload: Any) -> Draft:
-    """The draft of a payload: its keys in the order of its fields, optional ones that are None left out."""
+    """The draft of a payload: its keys in the order of its fields, optional ones that are None left out.
+
+    A value of a kind that its field has not stays as it is: whoever appends the draft is told its key.
+    """
     row = EVENT_TYPES[payload.TYPE]
-    data = _converter.unstructure(payload)
+    try:
+        data = _converter.unstructure(payload)
+    except (AttributeError, TypeError, ValueError):
+        data = {name: getattr(payload, name) for name in _ORDER[row.name] if getattr(payload, name) is not None}
     ordered = {name: data[name] for name in _ORDER[row.name] if name in data}
     return Draft(row.name, ordered, row.ignorable)

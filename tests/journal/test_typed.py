@@ -5,9 +5,9 @@ from typing import Any
 import attrs
 import pytest
 
-from maka.journal.codec import draft_of
+from maka.journal.codec import check_shape, draft_of
 from maka.journal.errors import InvalidEvent
-from maka.journal.events import EVENT_TYPES, EndReason, Event, RunHeader, Usage, json_kinds
+from maka.journal.events import EVENT_TYPES, EndReason, Event, RunHeader, TurnEnd, Usage, UserMessage, json_kinds
 
 SAMPLES: dict[type, Any] = {str: "x", int: 7, bool: True, dict: {"a": [1]}, list: [{"a": 1}]}
 RUN = {
@@ -53,6 +53,20 @@ def test_data_comes_back_from_its_payload(type_: str, optional: bool) -> None:
     draft = draft_of(payload)
     assert (draft.type, draft.data, draft.ignorable) == (type_, data, row.ignorable)
     assert list(draft.data) == [field.name for field in attrs.fields(row.cls) if field.name in data]
+
+
+@pytest.mark.parametrize("reason", [EndReason(kind="completed"), {"kind": "completed"}])
+def test_a_nested_object_may_be_given_as_json(reason: Any) -> None:
+    draft = draft_of(TurnEnd(turn_id="t", run_id="r", reason=reason))
+    assert draft.data == {"turn_id": "t", "run_id": "r", "reason": {"kind": "completed"}}
+
+
+@pytest.mark.parametrize("content", ["text", ["text"], {"kind": "text"}, 7, None])
+def test_a_value_of_another_kind_is_an_invalid_event_that_names_its_key(content: Any) -> None:
+    message = UserMessage(turn_id="t", run_id="r", message_id="m", content=content, source={"kind": "user"})
+    with pytest.raises(InvalidEvent, match="content") as raised:
+        check_shape(draft_of(message))
+    assert raised.value.type == "user/message"
 
 
 def test_nested_classes_are_typed_and_nested_json_is_left_as_it_is() -> None:
