@@ -119,7 +119,7 @@ def test_a_snapshot_that_does_not_fit_is_not_believed(store: FileStore, change: 
         case "shrunk":
             path.write_bytes(raw[: raw.rindex(b"\n", 0, -1) + 1])
         case "other sum":
-            path.write_bytes(raw[:-10] + b"0" + raw[-9:])
+            path.write_bytes(raw[:-10] + (b"1" if raw[-10:-9] == b"0" else b"0") + raw[-9:])
         case "torn snapshot":
             place = path.parent / "snapshot.json"
             place.write_bytes(place.read_bytes()[:30])
