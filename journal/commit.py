@@ -6,28 +6,25 @@ along, and its error is told to each thread or task that appended to it: where i
 """
 
 import sys
-import time
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
-from queue import Empty, SimpleQueue
-from threading import Lock, Thread, current_thread
-from typing import TYPE_CHECKING, Final, Protocol
+from threading import Lock, current_thread
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from . import committers
 from .errors import JournalError
 from .events import Event
 
 if TYPE_CHECKING:
     import asyncio
 
-#: Seconds after which live text that nobody flushes is written (not synced) so that readers see it.
+#: Seconds after which live text from an event loop that nobody flushes is written (not synced) for readers to see.
 PREVIEW: Final = 0.25
 
 
 class Batch:
     """What one write and one sync settle, and who waits for it. ``written``: so many of its lines are in the file."""
 
-    __slots__ = ("done", "error", "events", "gate", "lines", "owners", "queued", "requested", "waiting", "written")
+    __slots__ = ("done", "error", "events", "gate", "lines", "owners", "queued", "waiting", "written")
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
@@ -37,8 +34,8 @@ class Batch:
         #: Threads wait here. It opens for one at a time: who passes finds the batch done, or leads it.
         self.gate: Lock | None = None
         self.queued = 0
-        self.waiting: list[tuple[Mailbox, asyncio.Future[None]]] = []
-        self.requested = False
+        #: Tasks wait here; one of the threads for loops leads in their place.
+        self.waiting: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         self.done = False
         self.error: JournalError | None = None
 
@@ -66,20 +63,21 @@ class Tape(Protocol):
 class GroupCommit:
     """The batches of one tape. ``mutex`` guards them; ``dead`` is what every call raises from now on."""
 
-    def __init__(self, tape: Tape, name: str) -> None:
+    def __init__(self, tape: Tape) -> None:
         self.mutex = Lock()
         self.open = Batch()
         self.flying: Batch | None = None
         self.dead: JournalError | None = None
         self._tape = tape
-        self._name = name
         self._busy = False
+        #: Nobody writes, and the lead is kept for whoever passes the gate of the open batch.
+        self._kept = False
         self._previous: Lock | None = None
         #: Who lost events and was not told yet. None as long as nothing was ever lost: it is asked at every call.
         self._owed: weakref.WeakKeyDictionary[object, JournalError] | None = None
-        self._thread: Thread | None = None
-        self._requests: SimpleQueue[Batch | float | None] = SimpleQueue()
-        self._preview_due = False
+        self._committers: committers.Committers | None = None
+        #: The loop that writes live text soon.
+        self._previews: asyncio.AbstractEventLoop | None = None
 
     def check(self) -> None:
         """Raises what is to be told to the caller before it does anything else."""
@@ -93,10 +91,11 @@ class GroupCommit:
         batch = self.open
         batch.lines += lines
         batch.events += events
-        batch.owners.add(_owner())
-        if self._thread is not None and not self._preview_due:
-            self._preview_due = True
-            self._requests.put(PREVIEW)
+        loop = _running_loop()
+        batch.owners.add(_owner(loop))
+        if loop is not None and self._previews is not loop:
+            self._previews = loop
+            loop.call_later(PREVIEW, self._preview)
 
     def enqueued(self) -> list[Event]:
         """The events that are not durable yet, oldest first. Under the mutex."""
@@ -106,7 +105,6 @@ class GroupCommit:
 
     def flush(self) -> None:
         """Wait until what was enqueued is durable, or make it so. Raises what failed."""
-        self.check()
         with self.mutex:
             batch = self._newest()
             if batch is None:
@@ -128,10 +126,10 @@ class GroupCommit:
             if batch is None:
                 return
             future = loop.create_future()
-            batch.waiting.append((_mailbox(loop), future))
-            if not batch.requested:
-                batch.requested = True
-                self._request(batch)
+            batch.waiting.setdefault(loop, []).append(future)
+            free, self._busy = not self._busy, True
+        if free:
+            self._later(self._lead)
         await future
         if batch.error is not None:
             self.untold()
@@ -147,27 +145,34 @@ class GroupCommit:
             lines, batch.written = batch.lines[batch.written :], len(batch.lines)
         self._store(batch, lines, sync=False)
 
-    def finish(self) -> None:
-        """Settle what is enqueued and end the thread. Raises nothing of the batch: see ``untold``."""
-        with self.mutex:
-            batch = None if self.dead is not None else self.open if self.open.events else self.flying
-            leads = batch is not None and self._queue(batch)
-        if batch is not None:
+    def finish(self, closed: JournalError) -> bool:
+        """Settle what is enqueued; from then on every call raises ``closed``. False where the tape died before.
+
+        Raises nothing of the batches: see ``untold``.
+        """
+        while True:
+            with self.mutex:
+                alive = self.dead is None
+                batch = (self.open if self.open.events else self.flying) if alive else None
+                if batch is None:
+                    self.dead = self.dead or closed
+                    break
+                leads = self._queue(batch)
             self._settle(batch, leads)
-        if self._thread is not None:
-            self._requests.put(None)
-            self._thread.join()
+        if self._committers is not None:
+            self._committers.leave()
+        return alive
 
     def untold(self) -> JournalError | None:
         """What the caller lost and was not told of, once."""
-        return None if self._owed is None else self._owed.pop(_owner(), None)
+        return None if self._owed is None else self._owed.pop(_owner(_running_loop()), None)
 
     def _newest(self) -> Batch | None:
         """The batch that holds the newest enqueued event, unless that is durable. Under the mutex."""
         if self.dead is not None:
             raise self.dead
         batch = self.open if self.open.events else self.flying
-        if self._owed and (batch is None or _owner() not in batch.owners):
+        if self._owed and (batch is None or _owner(_running_loop()) not in batch.owners):
             # Someone flushes for another whose events were lost meanwhile.
             raise next(iter(self._owed.values()))
         return batch
@@ -210,6 +215,7 @@ class GroupCommit:
                 with self._previous:
                     pass
             with self.mutex:
+                self._kept = False
                 self._take(batch)
         self._store(batch, batch.lines[batch.written :], sync=True)
 
@@ -217,8 +223,11 @@ class GroupCommit:
         """A waiter was interrupted. If the lead was kept for it alone, nobody leads."""
         with self.mutex:
             batch.queued -= 1
-            if batch is self.open and self.flying is None and not batch.queued:
-                batch.gate, self._busy = None, False
+            nobody = batch is self.open and self._kept and not batch.queued
+            if nobody:
+                batch.gate, self._kept, self._busy = None, False, bool(batch.waiting)
+        if nobody and batch.waiting:
+            self._later(self._lead)
 
     def _store(self, batch: Batch, lines: list[bytes], *, sync: bool) -> None:
         """By the one thread that is ``_busy``: store, then tell everybody and hand the lead on."""
@@ -228,22 +237,33 @@ class GroupCommit:
         except BaseException as error:
             interrupt = error
             failure, alive = self._tape.give_up(batch, error), False
+        told: list[Batch] = []
         with self.mutex:
             if failure is not None:
-                self._fail(failure, alive)
+                told = self._fail(failure, alive)
             elif sync:
                 self._tape.advance(batch)
-                self.flying = None
-                _finish(batch)
-            self._previous = batch.gate
-            if self.open.gate is None:
-                self._busy = False
-            else:
-                self.open.gate.release()
+                batch.done, self.flying, told = True, None, [batch]
+            if told:
+                self._previous = batch.gate
+            gate, waiting = self.open.gate, bool(self.open.waiting)
+            self._kept = gate is not None
+            self._busy = self._kept or waiting
+        # Without the mutex: those who wake want it.
+        for done in told:
+            if done.gate is not None:
+                done.gate.release()
+            for loop, futures in done.waiting.items():
+                committers.mailbox(loop).post(futures)
+        if gate is not None:
+            gate.release()
+        elif waiting:
+            self._later(self._lead)
         if interrupt is not None:
             raise interrupt
 
-    def _fail(self, error: JournalError, alive: bool) -> None:
+    def _fail(self, error: JournalError, alive: bool) -> list[Batch]:
+        """What is lost, and is to be told so."""
         lost = [batch for batch in (self.flying, self.open) if batch is not None]
         self.flying, self.open = None, Batch()
         if not self._tape.retreat(alive):
@@ -255,87 +275,38 @@ class GroupCommit:
                 self._owed[owner] = error
             # The error's traceback leads to the batch, and must not keep those alive who are gone.
             batch.owners.clear()
-            batch.error = error
-            _finish(batch)
+            batch.error, batch.done = error, True
+        return lost
 
-    # ------------------------------------------------------------ the thread that waits for event loops
+    # ------------------------------------------------------------ event loops
 
-    def _request(self, batch: Batch) -> None:
-        if self._thread is None:
-            self._thread = Thread(target=self._serve, name=f"commit {self._name}", daemon=True)
-            self._thread.start()
-        self._requests.put(batch)
+    def _lead(self) -> None:
+        """In one of the threads for loops, which the lead was kept for: with all who came until now."""
+        with self.mutex:
+            batch = self.open
+            self._take(batch)
+        self._store(batch, batch.lines[batch.written :], sync=True)
 
-    def _serve(self) -> None:
-        preview: float | None = None
-        while True:
-            try:
-                request = self._requests.get(timeout=None if preview is None else max(0.0, preview - time.monotonic()))
-            except Empty:
-                preview, self._preview_due = None, False
-                self.write_pending()
-                continue
-            if request is None:
-                return
-            if isinstance(request, float):
-                preview = time.monotonic() + request
-                continue
-            with self.mutex:
-                if request.done:
-                    continue
-                leads = self._queue(request)
-            self._settle(request, leads)
+    def _later(self, work: committers.Work) -> None:
+        with self.mutex:
+            if self._committers is None:
+                self._committers = committers.shared
+                self._committers.enter()
+        self._committers.run(work)
+
+    def _preview(self) -> None:
+        """In the loop."""
+        self._previews = None
+        if self.dead is None and self.open.written < len(self.open.lines):
+            self._later(self.write_pending)
 
 
-def _finish(batch: Batch) -> None:
-    batch.done = True
-    if batch.gate is not None:
-        batch.gate.release()
-    for mailbox, future in batch.waiting:
-        mailbox.post(future)
+def _running_loop() -> "asyncio.AbstractEventLoop | None":
+    asyncio: Any = sys.modules.get("asyncio")
+    return None if asyncio is None else asyncio._get_running_loop()
 
 
-def _owner() -> object:
-    """Who appends or flushes: the running asyncio task, else the thread."""
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is not None and asyncio._get_running_loop() is not None:
-        task: object = asyncio.current_task()
-        if task is not None:
-            return task
-    return current_thread()
-
-
-class Mailbox:
-    """What other threads have to tell a loop: handed over many at a time, for all tapes that the loop waits for."""
-
-    def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
-        # Weak: the loop is the key under which the mailbox is kept.
-        self._loop: Callable[[], asyncio.AbstractEventLoop | None] = weakref.ref(loop)
-        self._items: SimpleQueue[asyncio.Future[None]] = SimpleQueue()
-        self._due = False
-
-    def post(self, future: "asyncio.Future[None]") -> None:
-        self._items.put(future)
-        if not self._due:
-            self._due = True
-            loop = self._loop()
-            if loop is not None:
-                with suppress(RuntimeError):  # it is closed: nobody waits any more
-                    loop.call_soon_threadsafe(self._deliver)
-
-    def _deliver(self) -> None:
-        self._due = False
-        while not self._items.empty():
-            future = self._items.get()
-            if not future.done():
-                future.set_result(None)
-
-
-_mailboxes: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox]" = weakref.WeakKeyDictionary()
-
-
-def _mailbox(loop: "asyncio.AbstractEventLoop") -> Mailbox:
-    box = _mailboxes.get(loop)
-    if box is None:
-        box = _mailboxes[loop] = Mailbox(loop)
-    return box
+def _owner(loop: "asyncio.AbstractEventLoop | None") -> object:
+    """Who appends or flushes: the running task of ``loop``, else the thread."""
+    task: object = None if loop is None else sys.modules["asyncio"].current_task(loop)
+    return current_thread() if task is None else task

@@ -34,6 +34,8 @@ from .state import State
 Hook = Callable[[Draft], Any]
 #: A draft, and its data as JSON.
 Prepared = tuple[Draft, bytes]
+#: Bytes that may wait for a flush; whoever appends more waits for the disk. Live text of a turn stays far below.
+MOST_PENDING: Final = 8 << 20
 _REFUSED: Final[dict[str, type[JournalError]]] = {"unsupported": JournalUnsupported, "damaged": JournalDamaged}
 
 
@@ -81,7 +83,7 @@ class JournalWriter:
         self._durable, self._durable_seq, self._durable_sum = head.offset, head.seq, head.sum
         self._in_file = head.offset
         self._end, self._seq, self._sum = head.offset, head.seq, head.sum
-        self._commit = GroupCommit(self, path.parent.name)
+        self._commit = GroupCommit(self)
         self._closed = False
         self._snapshot_seq: int | None = None
 
@@ -245,7 +247,7 @@ class JournalWriter:
     # ------------------------------------------------------------ append
 
     def append(self, event: Any, *, expected_seq: int | None = None) -> Event:
-        """Check ``event`` (a Draft or an instance of a payload class) and enqueue it; nothing is on the disk yet.
+        """Check ``event`` (a Draft or an instance of a payload class) and enqueue it; it need not be on the disk yet.
 
         Its data belongs to the journal from now on. ``expected_seq`` is the number that the event must get.
         Raises InvalidEvent, JournalConflict (another number, or the file was changed by someone), JournalWriteError.
@@ -254,7 +256,9 @@ class JournalWriter:
         self._guard()
         with self._commit.mutex:
             self._expect(expected_seq)
-            return self._enqueue(drafts)[0]
+            event = self._enqueue(drafts)[0]
+        self._bound()
+        return event
 
     def append_batch(self, events: Iterable[Any], *, expected_seq: int | None = None) -> list[Event]:
         """Like ``append`` for several events that stand or fall together, also in a crash (``more`` counts down)."""
@@ -262,7 +266,9 @@ class JournalWriter:
         self._guard()
         with self._commit.mutex:
             self._expect(expected_seq)
-            return self._enqueue(drafts)
+            events = self._enqueue(drafts)
+        self._bound()
+        return events
 
     def append_durable(self, event: Any, *, expected_seq: int | None = None) -> Event:
         """``append`` and ``flush``."""
@@ -325,6 +331,11 @@ class JournalWriter:
         self._commit.add(lines, events)
         self._end, self._seq, self._sum = offset, seq, sum_
         return events
+
+    def _bound(self) -> None:
+        """Somebody who appends on and on and never flushes must not fill the memory."""
+        if self._end - self._durable > MOST_PENDING:
+            self.flush()
 
     def _fold_again(self) -> None:
         """The fold without the events of a batch that was refused half way."""
@@ -446,24 +457,21 @@ class JournalWriter:
         if self._closed:
             return
         self._closed = True
+        closed = JournalError(f"{self.path} is closed; open the session again to write", path=self.path)
         if not self.lock.held:
-            self._commit.dead = self._shut()
+            self._commit.dead = closed
             os.close(self._fd)
             return
         try:
-            self._commit.finish()
-            if self._commit.dead is None:
+            if self._commit.finish(closed):
                 self._snapshot()
         finally:
             with self._commit.mutex:
-                self._commit.dead = self._commit.dead or self._shut()
+                self._commit.dead = self._commit.dead or closed
                 os.close(self._fd)
             self.lock.release()
         if (error := self._commit.untold()) is not None:
             raise error
-
-    def _shut(self) -> JournalError:
-        return JournalError(f"{self.path} is closed; open the session again to write", path=self.path)
 
     def _snapshot(self) -> None:
         head = self.head
