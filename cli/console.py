@@ -49,6 +49,19 @@ class Console:
             with self._listening():
                 self._out.flush()
 
+    def listened(self) -> bool:
+        """Is somebody still there to read standard output? A pipe tells so before anything is written to it."""
+        if self.open and self._out is not None:
+            import select
+
+            with suppress(AttributeError, OSError, ValueError):  # no poll on this system, or no descriptor
+                watch = select.poll()
+                watch.register(self._out.fileno(), 0)
+                if any(what & (select.POLLERR | select.POLLHUP) for _, what in watch.poll(0)):
+                    self.open = False
+                    _point_at_nothing(self._out)
+        return self.open
+
     def say(self, sentence: str, style: str = "") -> None:
         """A sentence to standard error, made harmless."""
         if self._err is None:

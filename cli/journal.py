@@ -164,7 +164,7 @@ def tail(
             documents.first_refusal(follower.path, result.findings),
             exits.OF_READING[verdict_of(result.findings)],
         )
-    while console.open:
+    while console.listened():
         time.sleep(_PAUSE)
         look = follower.look()
         for sentence in look.said:

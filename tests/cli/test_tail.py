@@ -56,7 +56,10 @@ def follow(journal: Builder, tmp_path: Path) -> Iterator[Follow]:
         yield running
     finally:
         running.process.kill()
-        running.process.communicate()
+        running.process.wait()
+        for stream in (running.process.stdout, running.process.stderr):
+            assert stream is not None
+            stream.close()
 
 
 def test_new_events_come_as_they_are_written(journal: Builder, follow: Follow, tmp_path: Path) -> None:
@@ -85,3 +88,11 @@ def test_it_ends_when_nobody_reads_any_more(journal: Builder, follow: Follow, tm
     journal.add("session/note", {"kind": "hello"})
     journal.write(tmp_path)
     assert follow.process.wait(PATIENCE) == 0
+
+
+def test_it_ends_when_nobody_reads_any_more_though_nothing_is_written(follow: Follow) -> None:
+    assert follow.process.stdout is not None
+    follow.process.stdout.close()
+    assert follow.process.wait(PATIENCE) == 0
+    assert follow.process.stderr is not None
+    assert follow.process.stderr.read() == b""
