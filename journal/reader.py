@@ -228,13 +228,12 @@ def read_source(
         further = observe() if observe is not None else None
         if header is not None and is_fork:
             inherit(header, path, state, further, findings)
-        if kept is None and further is None:
-            return Fold(state.apply, state.live)
-        consume: Consumer = state.apply
         if kept is not None:
             kept.clear()
-            consume = _both(kept.append, consume)
-        return consume if further is None else _both(further, consume)
+        if further is None:
+            return Fold(state.apply, state.live, kept)
+        consume = _both(further, state.apply)
+        return consume if kept is None else _both(kept.append, consume)
 
     with uncollected():
         result = scan(source, begin, name=session_name(path))

@@ -38,11 +38,12 @@ Consumer = Callable[[Event], None]
 class Fold:
     """A consumer that takes plain ``assistant/delta`` lines, three of four in a journal, without an ``Event`` for each.
 
-    ``live`` gets their ``seq``, ``ts`` and ``data``; ``event`` gets all others.
+    ``live`` gets their ``seq``, ``ts`` and ``data``; ``event`` gets all others. ``kept``, if given, takes all events.
     """
 
     event: Consumer
     live: Callable[[int, int, JsonObject], None]
+    kept: list[Event] | None = None
 
 
 #: Types that need no second look where number and sum are as expected: by bytes, the name and how the keys are checked.
@@ -263,6 +264,7 @@ class _Pass:
         self.source = source
         self.emit = consumer.event if isinstance(consumer, Fold) else consumer
         self.live = consumer.live if isinstance(consumer, Fold) else None
+        self.kept = consumer.kept if isinstance(consumer, Fold) else None
         self.excluded = excluded
         self.name = name
         self.result = ScanResult()
@@ -315,6 +317,8 @@ class _Pass:
             result.header = event
         elif event.type == "journal/gap":
             self.gap(event)
+        if self.kept is not None:
+            self.kept.append(event)
         self.emit(event)
 
     def report(self, finding: Finding) -> None:
@@ -417,7 +421,7 @@ class _Pass:
         Says where in ``text`` they end, and whether the proof still holds for what follows: a line that had to be
         taken the long way may have been given another number.
         """
-        emit, live, loads, stride = self.emit, self.live, orjson.loads, _STRIDE - 1
+        emit, live, kept, loads, stride = self.emit, self.live, self.kept, orjson.loads, _STRIDE - 1
         table = [_PLAIN.get(name) for name in proof.names]
         sums, place = proof.sums.decode(), 0
         number = first = self.expected
@@ -439,11 +443,16 @@ class _Pass:
                         self.numbers.append(number)
                         self.offsets.append(at)
                     ts = stamp
-                    if live is not None and type_ == "assistant/delta":
+                    taken = live is not None and type_ == "assistant/delta"
+                    if live is not None and taken:
                         live(number, ts, data)
-                    else:
+                    if kept is not None or not taken:
                         sum_ = sums[place : place + 32]
-                        emit(Event(number, ts, type_, data, sum_, tail == IGNORABLE_BYTES, 0, at, length))
+                        event = Event(number, ts, type_, data, sum_, tail == IGNORABLE_BYTES, 0, at, length)
+                        if kept is not None:
+                            kept.append(event)
+                        if not taken:
+                            emit(event)
                     begin = end + 1
                     place += 32
                     number += 1

@@ -247,3 +247,16 @@ def test_a_frame_that_is_not_whole_is_none(tmp_path: Path) -> None:
         assert (again is not None) == (size == len(frame))
     assert again is not None
     assert (again.names, again.sums, again.kinds) == (chain.names, one.sums, one.kinds)
+
+
+def test_events_are_kept_beside_live_text() -> None:
+    for raw in (realistic().raw(), *random.Random(5).sample(list(damaged()), 60)):
+        kept: list[Event] = []
+
+        def begin(kept: list[Event] = kept) -> Fold:
+            kept.clear()
+            state = State()
+            return Fold(state.apply, state.live, kept)
+
+        scan.scan(BytesSource(raw), begin)
+        assert fields(kept) == fields(told(BytesSource(raw))[1]), raw
