@@ -8,7 +8,7 @@ and for ``load`` what a repair makes of it.
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
