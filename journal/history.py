@@ -6,6 +6,8 @@ opened, so that what closes an older turn stands where that turn stands. What wa
 changes it: the messages of a long session cost no more than the copy of a list.
 """
 
+from bisect import insort
+from operator import attrgetter
 from typing import Any, Final
 
 import attrs
@@ -22,6 +24,7 @@ from .views.turns import Delta, projected_state
 #: Blocks that only the projection itself may place.
 _OURS: Final = ("tool_call", "tool_result")
 _ATTACHED: Final = ("name", "media_type", "ref", "bytes")
+_seq: Final = attrgetter("seq")
 
 
 @attrs.define(slots=True, eq=False)
@@ -47,6 +50,7 @@ class _Turn:
     """A turn's items. ``results`` by call index: ``content, is_error, state`` and the event's seq.
 
     ``provable``: were a call dispatched, it would be on record.
+    ``shown``: items that no continuation has hidden, by run, in the order of the journal.
     ``given``: the input of the turn's admission, shown until its message is there.
     """
 
@@ -61,6 +65,17 @@ class _Turn:
     given: tuple[int, JsonObject] | None = None
     deltas: dict[str, Delta] = attrs.field(factory=dict)
     messages: set[str] = attrs.field(factory=set)
+    shown: dict[str, list[_Item]] = attrs.field(factory=dict)
+
+    def add(self, item: _Item) -> None:
+        self.items.append(item)
+        insort(self.shown.setdefault(item.run_id, []), item, key=_seq)
+
+    def hide(self, run_id: str, through: int) -> None:
+        """Of that run nothing behind ``through`` is shown; what is hidden already is not looked at again."""
+        shown = self.shown.get(run_id, [])
+        while shown and shown[-1].seq > through:
+            shown.pop().hidden = True
 
 
 @attrs.define(slots=True, eq=False)
@@ -89,11 +104,12 @@ class History:
         self._turns: list[_Turn] = []
         self._by_id: dict[str, _Turn] = {}
         self._by_run: dict[str, _Turn] = {}
-        self._open: dict[str, _Turn] = {}
+        # Open turns of which nothing was lost so far: each is told of a loss once.
+        self._sound: dict[str, _Turn] = {}
         self._admitted: dict[str, tuple[int, JsonObject]] = {}
         self._unknown: dict[tuple[str, int], _Unknown] = {}
-        self._untold: list[_Item] = []
-        self._told: list[_Told] = []
+        self._untold: dict[int, _Item] = {}
+        self._told: dict[str, list[_Told]] = {}
         self._tool_boundary = False
         self._requests = 0
         # What is rendered: messages, and for each rendered turn how many there were before it and the last of them.
@@ -151,7 +167,8 @@ class History:
                     mark = "hidden" if item.hidden else "unanswered" if result is None else None
                     out.append(_entry(turn, "tool", seq, [_result(turn, call)], mark))
         if self._turns:
-            out += [_entry(self._turns[-1], item.role, item.seq, item.content, item.mark) for item in self._untold]
+            last = self._turns[-1]
+            out += [_entry(last, item.role, item.seq, item.content, item.mark) for item in self._untold.values()]
         return out
 
     # ------------------------------------------------------------ where things go
@@ -168,7 +185,7 @@ class History:
     def _begin(self, turn_id: str) -> _Turn:
         turn = _Turn(turn_id, len(self._turns), self._tool_boundary)
         self._turns.append(turn)
-        self._by_id[turn_id] = self._open[turn_id] = turn
+        self._by_id[turn_id] = self._sound[turn_id] = turn
         turn.given = self._admitted.pop(turn_id, None)
         return turn
 
@@ -184,7 +201,7 @@ class History:
     def _aside(self, role: str, event: Event, text: str, mark: str | None = None) -> None:
         """Something for people, where the conversation has arrived."""
         turn = self._turns[-1] if self._turns else self._begin("")
-        turn.items.append(_Item(role, event.seq, "", [_text(text)], mark=mark))
+        turn.add(_Item(role, event.seq, "", [_text(text)], mark=mark))
 
     # ------------------------------------------------------------ the fold
 
@@ -215,11 +232,11 @@ class History:
         turn = self._turn(data)
         if data["source"].get("kind") != "steering":
             turn.given = None
-        turn.items += self._untold
-        for item in self._untold:
+        for item in self._untold.values():
             item.run_id = data["run_id"]
-        self._untold = []
-        turn.items.append(_Item("user", event.seq, data["run_id"], _given(data)))
+            turn.add(item)
+        self._untold.clear()
+        turn.add(_Item("user", event.seq, data["run_id"], _given(data)))
 
     def _step_start(self, event: Event) -> None:
         turn = self._turn(event.data)
@@ -255,7 +272,7 @@ class History:
             item.calls.append(call)
             item.content.append(block)
         item.mark = "interrupted" if data.get("interrupted") is True else None
-        turn.items.append(item)
+        turn.add(item)
 
     def _call(self, event: Event) -> None:
         data = event.data
@@ -266,7 +283,7 @@ class History:
         if call is None:
             call = Call(turn.calls, data["call_id"], data["name"], data["step"], data["run_id"])
             turn.calls += 1
-            turn.items.append(_Item("user", event.seq, data["run_id"], [], call=call, mark="without request"))
+            turn.add(_Item("user", event.seq, data["run_id"], [], call=call, mark="without request"))
         call.call_seq, call.operation_id, call.recovery = event.seq, data["operation_id"], data["recovery"]
         pairing.dispatch(call, requested)
 
@@ -285,9 +302,9 @@ class History:
                 self._unknown[turn.turn_id, call_seq] = _Unknown(turn, call, self._requests)
         elif pairing.misfit(data["call_id"], operation) == "orphan_result":
             said = [_text(wording.result_without_request("", data["call_id"], state)), *content]
-            turn.items.append(_Item("user", event.seq, data["run_id"], said, mark="without request"))
+            turn.add(_Item("user", event.seq, data["run_id"], said, mark="without request"))
         else:
-            turn.items.append(_Item("note", event.seq, data["run_id"], content, mark="duplicate result"))
+            turn.add(_Item("note", event.seq, data["run_id"], content, mark="duplicate result"))
 
     def _outcome(self, event: Event) -> None:
         data = event.data
@@ -302,8 +319,8 @@ class History:
         else:
             said = [_text(wording.outcome_told(call.name, call.call_id, data["state"])), *content]
             item = _Item("user", event.seq, data["run_id"], said, mark="outcome")
-            self._untold.append(item)
-            self._told.append(_Told(turn, call, result, item))
+            self._untold[event.seq] = item
+            self._told.setdefault(call.run_id, []).append(_Told(turn, call, result, item))
 
     def _turn_end(self, event: Event) -> None:
         self._close(self._turn(event.data))
@@ -312,14 +329,15 @@ class History:
         if turn.open:
             _settle_deltas(turn)
             turn.open = False
-            self._open.pop(turn.turn_id, None)
+            self._sound.pop(turn.turn_id, None)
             self._forget(turn)
 
     def _lose(self) -> None:
         """Events may have been lost here: that a call of an open turn was not dispatched is no longer proven."""
-        for turn in self._open.values():
+        for turn in self._sound.values():
             turn.provable = False
             self._forget(turn)
+        self._sound.clear()
 
     def _claim(self, event: Event) -> None:
         """From here on the history hides what the source holds behind the last event that is replayed, and shows what
@@ -330,17 +348,13 @@ class History:
         runs = {_key(mapping(segment).get("run_id")) for segment in sequence(data["boundary"].get("segments"))}
         runs.add(_key(data["source"].get("run_id")))
         for turn in {id(turn): turn for run in runs if (turn := self._by_run.get(run)) is not None}.values():
-            for item in turn.items:
-                if item.seq > through and item.run_id in runs:
-                    item.hidden = True
+            for run in runs & turn.shown.keys():
+                turn.hide(run, through)
             self._forget(turn)
-        placed = [told for told in self._told if told.call.run_id in runs]
-        for told in placed:
+        for told in [told for run in runs for told in self._told.pop(run, ())]:
             told.turn.results[told.call.index] = told.result
             self._forget(told.turn)
-            self._told.remove(told)
-            if told.item in self._untold:
-                self._untold.remove(told.item)
+            self._untold.pop(told.item.seq, None)
 
     def _note(self, event: Event) -> None:
         data = event.data
@@ -379,7 +393,7 @@ def _settle_deltas(turn: _Turn) -> None:
     for delta in turn.deltas.values():
         content = [block for block in delta.blocks() if block["text"] and block["kind"] in ("text", "thinking")]
         if content:
-            turn.items.append(_Item("assistant", delta.seq, delta.run_id, content, mark="interrupted"))
+            turn.add(_Item("assistant", delta.seq, delta.run_id, content, mark="interrupted"))
     turn.deltas.clear()
 
 

@@ -36,125 +36,153 @@ class Call:
         return self.call_seq is not None
 
 
-#: Stands for an operation all of whose calls are answered; never changed.
-_NONE: list[Call] = []
+@attrs.define(slots=True, eq=False)
+class _Line:
+    """Calls in the order in which they came. The first ``passed`` of them wait no more; of the others some may not."""
+
+    calls: list[Call] = attrs.field(factory=list)
+    passed: int = 0
+
+    def first(self, dispatched: bool) -> Call | None:
+        """The oldest that waits for a result (or, not ``dispatched``, for its dispatch or its result)."""
+        while self.passed < len(self.calls):
+            call = self.calls[self.passed]
+            if call.state is None and call.dispatched == dispatched:
+                return call
+            self.passed += 1
+        return None
+
+
+@attrs.define(slots=True, eq=False)
+class _Namesakes:
+    """Calls of one name, all of them and by step. Each is passed over once, so that finding the first stays cheap."""
+
+    line: _Line = attrs.field(factory=_Line)
+    steps: dict[int, _Line] = attrs.field(factory=dict)
+
+    def add(self, call: Call) -> None:
+        self.line.calls.append(call)
+        self.steps.setdefault(call.step, _Line()).calls.append(call)
+
+    def first(self, step: int, dispatched: bool) -> Call | None:
+        line = self.steps.get(step)
+        return (line.first(dispatched) if line is not None else None) or self.line.first(dispatched)
+
+
+#: Unanswered calls by a name of theirs; nearly always one. None: all that had the name are answered.
+_Index = dict[str, Call | _Namesakes | None]
 
 Misfit = Literal["orphan_result", "duplicate_result"]
 
 
 @attrs.define(slots=True, eq=False)
 class Pairing:
-    """The calls of one turn. ``requested`` and ``dispatched``: unanswered ones by call_id, oldest first.
+    """The calls of one turn. ``requested`` and ``dispatched``: unanswered ones by call_id.
 
     ``operations`` holds every operation of the turn: the unanswered calls that carry it. ``known`` holds every call_id
     of the turn, trimmed and case-folded: the spelling, or None once two calls share it.
     """
 
-    requested: dict[str, list[Call]] = attrs.field(factory=dict)
-    dispatched: dict[str, list[Call]] = attrs.field(factory=dict)
-    operations: dict[str, list[Call]] = attrs.field(factory=dict)
+    requested: _Index = attrs.field(factory=dict)
+    dispatched: _Index = attrs.field(factory=dict)
+    operations: _Index = attrs.field(factory=dict)
     known: dict[str, str | None] = attrs.field(factory=dict)
 
     @classmethod
     def of_names(cls, operations: list[str], known: dict[str, str | None]) -> "Pairing":
         """From a snapshot; ``rebuild`` adds the unanswered calls."""
-        return cls(operations=dict.fromkeys(operations, _NONE), known=known)
+        return cls(operations=dict.fromkeys(operations), known=known)
 
     def request(self, call: Call) -> None:
         """A block asked for this call."""
         self._know(call.call_id)
-        self.requested.setdefault(call.call_id, []).append(call)
+        _add(self.requested, call.call_id, call)
 
     def requested_for(self, call_id: str, step: int) -> Call | None:
         """The request that a dispatch of ``call_id`` in ``step`` carries out."""
-        calls = self.requested.get(call_id)
-        if not calls:
-            other = self.known.get(call_id.strip().casefold())
-            calls = None if other is None else self.requested.get(other)
-            if not calls:
-                return None
-        return _of_step(calls, step)
+        call = _first(self.requested, call_id, step, False)
+        if call is None and (other := self.known.get(call_id.strip().casefold())) is not None:
+            return _first(self.requested, other, step, False)
+        return call
 
     def dispatch(self, call: Call, requested: bool) -> None:
         """The call was carried out: ``call_seq`` and ``operation_id`` are set. ``requested``: for a block."""
         if requested:
-            _take(self.requested, call.call_id, call)
+            _drop(self.requested, call.call_id, call)
         else:
             self._know(call.call_id)
         self._dispatched(call)
 
     def find(self, call_id: str, operation_id: str | None, step: int) -> Call | None:
         """The unanswered call that a result belongs to, or None."""
-        if operation_id is not None:
-            calls = self.operations.get(operation_id)
-            if calls:
-                return _of_step(calls, step)
+        if operation_id is not None and (call := _first(self.operations, operation_id, step, True)) is not None:
+            return call
         call = self._find(call_id, operation_id, step)
         if call is None and (other := self.known.get(call_id.strip().casefold())) is not None and other != call_id:
             return self._find(other, operation_id, step)
         return call
 
     def _find(self, call_id: str, operation_id: str | None, step: int) -> Call | None:
-        if operation_id is None and (calls := self.dispatched.get(call_id)):
-            return _of_step(calls, step)
-        if calls := self.requested.get(call_id):
-            return _of_step(calls, step)
-        return None
+        if operation_id is None and (call := _first(self.dispatched, call_id, step, True)) is not None:
+            return call
+        return _first(self.requested, call_id, step, False)
 
     def answer(self, call: Call, state: str) -> None:
         """The call has its result."""
         call.state = state
         if call.call_seq is None:
-            _take(self.requested, call.call_id, call)
+            _drop(self.requested, call.call_id, call)
             return
-        _take(self.dispatched, call.call_id, call)
-        if (operation := call.operation_id) is not None:
-            calls = self.operations[operation]
-            if len(calls) == 1:
-                self.operations[operation] = _NONE
-            else:
-                calls.remove(call)
+        _drop(self.dispatched, call.call_id, call)
+        if (operation := call.operation_id) is not None and self.operations[operation] is call:
+            self.operations[operation] = None
 
     def misfit(self, call_id: str, operation_id: str | None) -> Misfit:
         """What a result is that no unanswered call fits: does the call that it names have one already?"""
         if operation_id is not None and operation_id in self.operations:
             return "duplicate_result"
         known = call_id.strip().casefold() in self.known
-        return "duplicate_result" if known and not self.dispatched.get(call_id) else "orphan_result"
+        waits = _first(self.dispatched, call_id, 0, True) is not None
+        return "duplicate_result" if known and not waits else "orphan_result"
 
     def rebuild(self, calls: list[Call]) -> None:
         """Index the unanswered calls again, after ``known`` and the operations' names were taken from a snapshot."""
         for call in calls:
             if call.state is None and call.call_seq is None:
-                self.requested.setdefault(call.call_id, []).append(call)
+                _add(self.requested, call.call_id, call)
         for call in sorted((call for call in calls if call.call_seq is not None), key=lambda call: call.call_seq or 0):
             if call.state is None:
                 self._dispatched(call)
 
     def _dispatched(self, call: Call) -> None:
-        self.dispatched.setdefault(call.call_id, []).append(call)
-        if (operation := call.operation_id) is not None:
-            if calls := self.operations.get(operation):
-                calls.append(call)
-            else:
-                self.operations[operation] = [call]
+        _add(self.dispatched, call.call_id, call)
+        if call.operation_id is not None:
+            _add(self.operations, call.operation_id, call)
 
     def _know(self, call_id: str) -> None:
         folded = call_id.strip().casefold()
         self.known[folded] = None if folded in self.known else call_id
 
 
-def _of_step(calls: list[Call], step: int) -> Call:
-    if calls[0].step != step:
-        for call in calls:
-            if call.step == step:
-                return call
-    return calls[0]
+def _add(index: _Index, name: str, call: Call) -> None:
+    found = index.get(name)
+    if found is None:
+        index[name] = call
+        return
+    if isinstance(found, Call):
+        index[name] = namesakes = _Namesakes()
+        namesakes.add(found)
+        found = namesakes
+    found.add(call)
 
 
-def _take(index: dict[str, list[Call]], call_id: str, call: Call) -> None:
-    calls = index[call_id]
-    if len(calls) == 1:
-        del index[call_id]
-    else:
-        calls.remove(call)
+def _first(index: _Index, name: str, step: int, dispatched: bool) -> Call | None:
+    """Of the waiting calls of that name the oldest of the step, else the oldest."""
+    found = index.get(name)
+    return found.first(step, dispatched) if isinstance(found, _Namesakes) else found
+
+
+def _drop(index: _Index, name: str, call: Call) -> None:
+    """Take out a call that waits no more; among namesakes it is passed over by itself."""
+    if index.get(name) is call:
+        del index[name]

@@ -205,7 +205,7 @@ class State:
         return turns.rows(self.turns)
 
     def run_rows(self) -> list[JsonObject]:
-        return runs.rows(self.runs, {item.run_id for item in self.interactions.pending.values()})
+        return runs.rows(self.runs, self.interactions.by_run)
 
     def continuation_rows(self) -> list[JsonObject]:
         return continuations.rows(self.continuations, self.runs, self.turns)
@@ -229,7 +229,7 @@ class State:
         """A turn's logical execution: ``{turn_id, root_run_id, chain, tip, pending_handoff}``; None: no such turn."""
         turn = self.turns.open.get(turn_id)
         row = self.turns.closed.get(turn_id) if turn is None else None
-        run_ids = turn.run_ids if turn is not None else row[4] if row is not None else None
+        run_ids = list(turn.run_ids) if turn is not None else row[4] if row is not None else None
         return None if run_ids is None else continuations.execution(self.continuations, turn_id, run_ids)
 
     def _report(self, event: Event, problem: Problem) -> None:
@@ -310,7 +310,7 @@ def _pause(state: State, event: Event) -> Problem | None:
 
 
 def _judge_pause(state: State, data: JsonObject) -> str | None:
-    waiting = any(item.run_id == data["run_id"] for item in state.interactions.pending.values())
+    waiting = data["run_id"] in state.interactions.by_run
     turn = state.turns.open.get(data["turn_id"])
     return continuations.judge_pause(state.continuations, state.runs, turn, waiting, data)
 

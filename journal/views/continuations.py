@@ -121,7 +121,7 @@ def judge_pause(
         return f"run {run_id} does not carry turn {turn.turn_id} any more"
     if turn.step_open:
         return f"step {turn.step} of run {run_id} is open"
-    if any(call.state is None for call in turn.calls):
+    if len(turn.calls) > turn.answered:
         return f"run {run_id} has calls without a result"
     if waiting:
         return f"run {run_id} waits for an interaction"

@@ -26,18 +26,20 @@ class Interaction:
 
 @attrs.define(slots=True)
 class Interactions:
-    """``pending`` by id, oldest first; ``done``: rows ``[interaction_id, seq, kind, status, outcome]``.
+    """``pending`` by id, oldest first; ``by_run``: run_id → their ids.
 
-    ``denials``: run_id → ids of the sandbox boundaries that a client denied it; a fork takes them over.
+    ``done``: rows ``[interaction_id, seq, kind, status, outcome]``. ``denials``: run_id → ids of the sandbox boundaries
+    that a client denied it; a fork takes them over.
     """
 
     pending: dict[str, Interaction] = attrs.field(factory=dict, metadata={"of": Interaction})
+    by_run: dict[str, dict[str, None]] = attrs.field(factory=dict)
     done: Closed = attrs.field(factory=Closed)
     denials: dict[str, list[str]] = attrs.field(factory=dict)
 
     def of_run(self, run_id: str) -> list[Interaction]:
         """Those that wait for an outcome in this run, oldest first."""
-        return [item for item in self.pending.values() if item.run_id == run_id]
+        return [self.pending[interaction_id] for interaction_id in self.by_run.get(run_id, ())]
 
 
 def refuse_requested(interactions: Interactions, data: JsonObject) -> str | None:
@@ -62,6 +64,7 @@ REFUSALS: Final[Refusals] = {"interaction/requested": refuse_requested, "interac
 
 def _header(interactions: Interactions, event: Event) -> Problem | None:
     interactions.pending.clear()
+    interactions.by_run.clear()
     interactions.done.seal()
     return None
 
@@ -73,12 +76,17 @@ def _requested(interactions: Interactions, event: Event) -> Problem | None:
         interactions.pending[interaction_id] = Interaction(
             interaction_id, event.seq, data["turn_id"], data["run_id"], data["kind"], data["request"]
         )
+        interactions.by_run.setdefault(data["run_id"], {})[interaction_id] = None
     return None
 
 
 def _resolved(interactions: Interactions, event: Event) -> Problem | None:
     item = interactions.pending.pop(event.data["interaction_id"], None)
     if item is not None:
+        of_run = interactions.by_run[item.run_id]
+        del of_run[item.interaction_id]
+        if not of_run:
+            del interactions.by_run[item.run_id]
         outcome = event.data["outcome"]
         status = "closed" if outcome.get("kind") == "closure" else "answered"
         interactions.done.add([item.interaction_id, item.seq, item.kind, status, outcome])

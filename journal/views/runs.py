@@ -1,6 +1,7 @@
 """Runs: what each one's header says and how it stands (format §5). No I/O."""
 
 import hashlib
+from collections.abc import Container
 from typing import Any, Final
 
 import attrs
@@ -284,7 +285,7 @@ def status(run: Run, waiting: bool) -> str:
     return "waiting_for_user" if waiting and run.terminal_seq is None else "running"
 
 
-def rows(runs: Runs, waiting: set[str]) -> list[JsonObject]:
+def rows(runs: Runs, waiting: Container[str]) -> list[JsonObject]:
     """``[{run_id, turn_id, invocation_id, status, failure_class?}]``. ``waiting``: runs with a pending interaction."""
     own = [(row[5], _row(*row[:5])) for row in runs.closed.since()]
     for run in runs.live.values():

@@ -69,14 +69,14 @@ class OpenTurn:
     handoff/pause that seals the newest run, until a ledger event of the turn follows.
     ``broken``: events were lost around it, so its order is not judged, and what is not on record may have been.
     ``opened`` is False where its opening was lost.
-    ``calls``: those without a result and the answered ones of the newest step; ``done`` is JSON text of the others.
+    ``calls``: those without a result, and ``answered`` others that have one; ``done`` is JSON text of the rest.
     """
 
     turn_id: str
     turn: int
     first_seq: int
     last_seq: int
-    run_ids: list[str]
+    run_ids: dict[str, None]
     opened: bool = True
     broken: bool = False
     step: int = 0
@@ -86,10 +86,11 @@ class OpenTurn:
     start_seq: int = -1
     start_kind: str | None = None
     pause: str | None = None
-    stepped: list[str] = attrs.field(factory=list)
+    stepped: dict[str, None] = attrs.field(factory=dict)
     steps: int = 0
     calls: list[Call] = attrs.field(factory=list, metadata={"of": Call})
     call_count: int = 0
+    answered: int = 0
     done: bytearray = attrs.field(factory=bytearray)
     deltas: dict[str, Delta] = attrs.field(factory=dict, metadata={"of": Delta})
     message_ids: dict[str, None] = attrs.field(factory=dict)
@@ -97,7 +98,7 @@ class OpenTurn:
 
     @property
     def newest_run(self) -> str:
-        return self.run_ids[-1]
+        return next(reversed(self.run_ids))
 
     @property
     def rest(self) -> Rest | None:
@@ -113,12 +114,13 @@ class OpenTurn:
         return open_
 
     def flush(self) -> None:
-        """Answered calls go to ``done``."""
-        rows = [_call_row(call) for call in self.calls if call.state is not None]
-        if rows:
+        """Answered calls go to ``done``, once they are so many that this costs no more than answering them did."""
+        if self.answered and 2 * self.answered >= len(self.calls):
+            rows = [_call_row(call) for call in self.calls if call.state is not None]
             self.done += orjson.dumps(rows)[1:-1]
             self.done += b","
             self.calls = [call for call in self.calls if call.state is None]
+            self.answered = 0
 
     def call_rows(self, tool_boundary: bool) -> bytes:
         """All calls as JSON text: a list of ``[index, call_id, name, state, call_seq of an unknown one]``."""
@@ -166,6 +168,8 @@ class Turns:
     unknown: dict[str, Unknown] = attrs.field(factory=dict, metadata={"of": Unknown})
     outcomes: dict[str, list[str]] = attrs.field(factory=dict)
     _by_run: dict[str, OpenTurn] = attrs.field(factory=dict, eq=False, repr=False)
+    # The open turns that are not broken: each is broken once, however much is lost.
+    _sound: dict[str, OpenTurn] = attrs.field(factory=dict, eq=False, repr=False)
     # The message whose live text came last, and its pieces: most lines of a journal are live text.
     _live_id: str | None = attrs.field(default=None, init=False, eq=False, repr=False)
     _live: list[JsonObject] = attrs.field(factory=list, init=False, eq=False, repr=False)
@@ -192,8 +196,9 @@ class Turns:
     def lose(self) -> None:
         """Events were lost here: what their loss may explain is no fault of a writer."""
         self.loose = self.lost = True
-        for turn in self.open.values():
+        for turn in self._sound.values():
             turn.broken = True
+        self._sound.clear()
 
     def fork(self) -> None:
         """What was folded so far is the prefix of a fork: its turns are over."""
@@ -206,13 +211,15 @@ class Turns:
 
     def add(self, turn: OpenTurn) -> None:
         self.open[turn.turn_id] = turn
+        if not turn.broken:
+            self._sound[turn.turn_id] = turn
         for run_id in turn.run_ids:
             self._by_run[run_id] = turn
         self.last = max(self.last, turn.turn)
         self.loose = self.lost = False
 
     def add_run(self, turn: OpenTurn, run_id: str) -> None:
-        turn.run_ids.append(run_id)
+        turn.run_ids[run_id] = None
         self._by_run[run_id] = turn
 
     def believe(self, data: JsonObject, seq: int) -> OpenTurn | None:
@@ -220,12 +227,12 @@ class Turns:
         turn_id, run_id = data["turn_id"], data["run_id"]
         turn = self.open.get(turn_id)
         if turn is not None:
-            if turn.broken and turn.run_ids[-1] != run_id and run_id not in turn.run_ids:
+            if turn.broken and run_id not in turn.run_ids:
                 self.add_run(turn, run_id)
             return turn
         if not self.lost or self.closed.own(turn_id):
             return None
-        turn = OpenTurn(turn_id, self.last + 1, seq, seq, [run_id], opened=False, broken=True)
+        turn = OpenTurn(turn_id, self.last + 1, seq, seq, {run_id: None}, opened=False, broken=True)
         self.add(turn)
         self.loose = self.lost = True
         return turn
@@ -239,7 +246,7 @@ class Turns:
     def _close(self, turn: OpenTurn, seq: int, reason: JsonObject, text: bytes) -> None:
         kind = text_of(reason.get("kind")) or "failed"
         head = [turn.turn_id, turn.turn, kind]
-        tail = [turn.run_ids, turn.first_seq, seq, turn.steps]
+        tail = [list(turn.run_ids), turn.first_seq, seq, turn.steps]
         row = b"%b,%b,%b,%b]" % (
             orjson.dumps(head)[:-1],
             text,
@@ -249,6 +256,7 @@ class Turns:
         self.closed.add_text(turn.turn_id, row)
         self.forget_deltas(turn)
         del self.open[turn.turn_id]
+        self._sound.pop(turn.turn_id, None)
         self.stops.pop(turn.turn_id, None)
         for run_id in turn.run_ids:
             self._by_run.pop(run_id, None)
@@ -256,6 +264,8 @@ class Turns:
     def reindex(self) -> None:
         """Build again what a snapshot does not hold."""
         for turn in self.open.values():
+            if not turn.broken:
+                self._sound[turn.turn_id] = turn
             for run_id in turn.run_ids:
                 self._by_run[run_id] = turn
             turn.pairing.rebuild(turn.calls)
@@ -286,10 +296,8 @@ def _stranger(turn: OpenTurn, run_id: str) -> Problem | None:
     """What is wrong with a ledger event of this run."""
     if turn.pause is not None:
         return _order(turn, f"turn {turn.turn_id} is sealed by a handoff, and only its successor goes on")
-    if turn.run_ids[-1] != run_id:
-        return _order(
-            turn, f"run {run_id} is not the run that carries turn {turn.turn_id}, which is {turn.run_ids[-1]}"
-        )
+    if turn.newest_run != run_id:
+        return _order(turn, f"run {run_id} is not the run that carries turn {turn.turn_id}, which is {turn.newest_run}")
     return None
 
 
@@ -425,7 +433,7 @@ def _turn_start(turns: Turns, event: Event) -> Problem | None:
     problem = judge_turn_start(turns, data)
     turn_id = data["turn_id"]
     if turn_id not in turns.open and not turns.closed.own(turn_id):
-        turns.add(OpenTurn(turn_id, data["turn"], event.seq, event.seq, [data["run_id"]]))
+        turns.add(OpenTurn(turn_id, data["turn"], event.seq, event.seq, {data["run_id"]: None}))
     return problem
 
 
@@ -453,8 +461,7 @@ def _step_start(turns: Turns, event: Event) -> Problem | None:
         turns.forget_deltas(turn)
         if turn.step_run != run_id:
             turn.step_run = run_id
-            if run_id not in turn.stepped:
-                turn.stepped.append(run_id)
+            turn.stepped[run_id] = None
     return problem
 
 
@@ -469,8 +476,7 @@ def _step_end(turns: Turns, event: Event) -> Problem | None:
         if data["step"] > turn.step:
             turn.step = data["step"]
         turns.forget_deltas(turn)
-        if turn.calls:
-            turn.flush()
+        turn.flush()
     return problem
 
 
@@ -485,8 +491,7 @@ def _enter(turns: Turns, event: Event) -> OpenTurn | None:
             turn.step_open, turn.step_seq, turn.step_run = True, event.seq, data["run_id"]
             turn.step = max(turn.step, data["step"])
             turn.steps += 1
-            if turn.step_run not in turn.stepped:
-                turn.stepped.append(turn.step_run)
+            turn.stepped[turn.step_run] = None
     return turn
 
 
@@ -572,6 +577,7 @@ def _tool_result(turns: Turns, event: Event) -> Problem | None:
     if call is not None:
         state = intern(data["state"])
         turn.pairing.answer(call, state)
+        turn.answered += 1
         if state == "unknown":
             if call.call_seq is None:
                 call.call_seq = whole(data.get("call_seq")) or event.seq
@@ -630,7 +636,7 @@ def _start(turns: Turns, event: Event) -> Problem | None:
     turn = turns.open.get(turn_id)
     if turn is None and data["purpose"] != "handoff" and not turns.closed.own(turn_id):
         number = claimed[0] if claimed is not None else turns.last + 1
-        turn = OpenTurn(turn_id, number, seq, seq, [run_id])
+        turn = OpenTurn(turn_id, number, seq, seq, {run_id: None})
         turns.add(turn)
     elif turn is None:
         turn = turns.believe(data, seq)
