@@ -146,19 +146,17 @@ class GroupCommit:
         self._store(batch, lines, sync=False)
 
     def finish(self, closed: JournalError) -> bool:
-        """Settle what is enqueued; from then on every call raises ``closed``. False where the tape died before.
+        """Settle what is enqueued, when nobody enqueues any more; from then on every call raises ``closed``.
 
-        Raises nothing of the batches: see ``untold``.
+        False where the tape died before. Raises nothing of the batches: see ``untold``.
         """
-        while True:
-            with self.mutex:
-                alive = self.dead is None
-                batch = (self.open if self.open.events else self.flying) if alive else None
-                if batch is None:
-                    self.dead = self.dead or closed
-                    break
-                leads = self._queue(batch)
+        with self.mutex:
+            batch = None if self.dead is not None else self.open if self.open.events else self.flying
+            leads = batch is not None and self._queue(batch)
+        if batch is not None:
             self._settle(batch, leads)
+        with self.mutex:
+            alive, self.dead = self.dead is None, self.dead or closed
         if self._committers is not None:
             self._committers.leave()
         return alive
@@ -246,8 +244,8 @@ class GroupCommit:
                 batch.done, self.flying, told = True, None, [batch]
             if told:
                 self._previous = batch.gate
-            gate, waiting = self.open.gate, bool(self.open.waiting)
-            self._kept = gate is not None
+            gate = self.open.gate if self.open.queued else None
+            self._kept, waiting = gate is not None, bool(self.open.waiting)
             self._busy = self._kept or waiting
         # Without the mutex: those who wake want it.
         for done in told:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import asyncio
 
 #: At most so many journals are written at once for event loops; the others take turns.
-MOST: Final = 6
+MOST: Final = 8
 
 Work = Callable[[], object]
 

@@ -305,8 +305,8 @@ class JournalWriter:
             )
 
     def _enqueue(self, drafts: list[Prepared]) -> list[Event]:
-        if self._commit.dead is not None:
-            raise self._commit.dead
+        if self._commit.dead is not None or self._closed:
+            raise self._commit.dead or self._shut()
         state, ts = self.state, self._clock()
         offset, seq, sum_ = self._end, self._seq, self._sum
         lines: list[bytes] = []
@@ -457,7 +457,7 @@ class JournalWriter:
         if self._closed:
             return
         self._closed = True
-        closed = JournalError(f"{self.path} is closed; open the session again to write", path=self.path)
+        closed = self._shut()
         if not self.lock.held:
             self._commit.dead = closed
             os.close(self._fd)
@@ -472,6 +472,9 @@ class JournalWriter:
             self.lock.release()
         if (error := self._commit.untold()) is not None:
             raise error
+
+    def _shut(self) -> JournalError:
+        return JournalError(f"{self.path} is closed; open the session again to write", path=self.path)
 
     def _snapshot(self) -> None:
         head = self.head

@@ -242,7 +242,132 @@ def test_close_waits_for_a_write_that_is_under_way(writer: JournalWriter, path: 
     assert texts(path) == ["first", "second"]
 
 
+def test_a_flush_during_a_preview_waits_for_it_and_goes_on(writer: JournalWriter, path: Path, disk: FaultyDisk) -> None:
+    gate = Gate("write")
+    disk.failures.append(gate)
+    writer.append(note("live"))
+    preview = threading.Thread(target=writer.write_pending, daemon=True)
+    preview.start()
+    assert gate.reached.wait(20)
+    appender = Appender(writer, "a barrier")
+    appender.daemon = True
+    appender.start()
+    assert appender.appended.wait(20)
+    gate.go.set()
+    for thread in (preview, appender):
+        thread.join(20)
+        assert not thread.is_alive()
+    assert appender.error is None
+    assert texts(path) == ["live", "a barrier"]
+
+
+class InterruptedLock:
+    """A lock that a signal interrupts when it is asked for a second time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.real = threading.Lock()
+        self.release = self.real.release
+
+    def acquire(self) -> bool:
+        self.asked += 1
+        if self.asked == 2:
+            raise KeyboardInterrupt
+        return self.real.acquire()
+
+
+@pytest.mark.parametrize("under_way", ["write", "sync"])
+def test_who_is_interrupted_while_it_waits_takes_no_part_and_keeps_nobody(
+    under_way: str, writer: JournalWriter, path: Path, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``write``: while a preview is written; ``sync``: while the batch before is synced."""
+    gate = Gate(under_way)
+    disk.failures.append(gate)
+    writer.append(note("first"))
+    first = threading.Thread(target=writer.write_pending if under_way == "write" else writer.flush)
+    first.start()
+    assert gate.reached.wait(20)
+    monkeypatch.setattr("maka.journal.commit.Lock", InterruptedLock)
+    writer.append(note("interrupted"))
+    with pytest.raises(KeyboardInterrupt):
+        writer.flush()
+    monkeypatch.undo()
+
+    async def task() -> None:
+        writer.append(note("a task's"))
+        waiting = asyncio.create_task(writer.aflush())
+        await asyncio.sleep(0.05)
+        assert not waiting.done(), "nobody writes beside the one that writes"
+        assert disk.trace.count(under_way) == 1
+        gate.go.set()
+        await asyncio.wait_for(waiting, 20)
+
+    asyncio.run(task())
+    first.join(20)
+    writer.append_durable(note("last"))
+    assert texts(path) == ["first", "interrupted", "a task's", "last"]
+
+
+def test_what_is_appended_while_the_session_closes_is_written_or_refused(writer: JournalWriter, path: Path) -> None:
+    begun, taken = threading.Event(), []
+
+    def appends() -> None:
+        for number in range(1_000_000):
+            try:
+                writer.append(note(str(number)))
+            except JournalError:
+                return
+            taken.append(str(number))
+            begun.set()
+
+    appender = threading.Thread(target=appends)
+    appender.start()
+    assert begun.wait(20)
+    writer.close()
+    appender.join(20)
+    assert not appender.is_alive()
+    assert 0 < len(taken) < 1_000_000
+    assert texts(path) == taken
+
+
+def test_what_nobody_flushes_does_not_grow_without_bound(
+    writer: JournalWriter, path: Path, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maka.journal.writer.MOST_PENDING", 5_000)
+    for number in range(100):
+        writer.append(note(f"{number} " + "x" * 500))
+        assert len(writer._commit.enqueued()) <= 8
+    assert 90 <= writer.head.seq <= 100
+    assert 8 <= disk.trace.count("sync") <= 20
+    disk.fail("write", errno.ENOSPC)
+    with pytest.raises(JournalWriteError):
+        writer.append_batch([note("x" * 500) for _ in range(20)])
+
+
 # ---------------------------------------------------------------- asyncio
+
+
+def test_threads_and_tasks_share_a_batch(writer: JournalWriter, path: Path, disk: FaultyDisk) -> None:
+    """Whoever leads, the others come along, and what comes meanwhile is led by one of those who wait for it."""
+
+    def threads(name: str) -> None:
+        for number in range(30):
+            writer.append(note(f"{name}-{number}"))
+            writer.flush()
+
+    async def task(name: str) -> None:
+        for number in range(30):
+            writer.append(note(f"{name}-{number}"))
+            await writer.aflush()
+
+    async def main() -> None:
+        await asyncio.gather(
+            *(task(f"task{i}") for i in range(8)), *(asyncio.to_thread(threads, f"t{i}") for i in range(4))
+        )
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    assert len(texts(path)) == 360
+    assert disk.trace.count("write") == disk.trace.count("sync") < 360
 
 
 def test_tasks_share_a_sync_and_the_loop_goes_on(writer: JournalWriter, path: Path, disk: FaultyDisk) -> None:
