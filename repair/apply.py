@@ -20,7 +20,7 @@ from ..journal.findings import Verdict
 from ..journal.lock import LOCK_NAME, SessionLock, is_locked, locked_error
 from ..journal.reader import JOURNAL, open_source, read, session_name
 from .plan import Diagnosis, RepairPlan, appended_json, head_after, judge, plan_repair
-from .tail import SetAside, measure
+from .tail import DAMAGE, SetAside, measure
 
 if TYPE_CHECKING:
     from ..journal.scan import Source
@@ -203,6 +203,9 @@ def apply(plan: RepairPlan, source: "Source", path: Path, disk: Disk = REAL_DISK
             _same_bytes(fd, source, path, disk)
             for copy in plan.set_aside:
                 put_aside(copy, source, path.parent, disk)
+            if plan.set_aside:
+                doing = "sweep beside"
+                files.sweep(path.parent / DAMAGE)
             length = source.size
             if plan.cut is not None:
                 doing, length = "cut", plan.cut
@@ -248,7 +251,6 @@ def put_aside(copy: SetAside, source: "Source", directory: Path, disk: Disk) -> 
         disk.make_dir(target.parent)
         if _is_there(copy, target):
             return
-        files.sweep(target.parent)
         temporary = files.temporary(target)
         fd = disk.create(temporary)
         try:

@@ -12,6 +12,7 @@ import attrs
 if TYPE_CHECKING:
     from ..journal.scan import Source, Tail
 
+DAMAGE: Final = "damage"
 _PIECE: Final = 1024 * 1024
 
 
@@ -26,7 +27,7 @@ class SetAside:
     @property
     def file(self) -> str:
         """The copy's name, relative to the session's directory."""
-        return f"damage/{self.offset}-{self.sha256[:16]}.bin"
+        return f"{DAMAGE}/{self.offset}-{self.sha256[:16]}.bin"
 
     def to_json(self) -> dict[str, object]:
         """Shape: ``{offset, length, file}``."""

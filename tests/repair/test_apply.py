@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from maka.journal import files
 from maka.journal.errors import JournalConflict, JournalLocked, JournalWriteError, SessionNotFound
 from maka.journal.lock import SessionLock
 from maka.journal.reader import open_source
@@ -438,6 +439,26 @@ def test_a_copy_that_is_something_else_is_never_overwritten(tmp_path: Path, ther
         repair(path)
     assert path.read_bytes() == raw
     assert (path.parent / name).read_bytes() == there
+
+
+def test_what_a_dead_repair_left_is_swept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = open_turn()
+    lines = [line[:-60] if i in (3, 5, 7) else line for i, line in enumerate(builder.lines)]
+    path = builder.write(tmp_path, b"".join(line + b"\n" for line in lines))
+    left = path.parent / "damage" / ".0-0.bin.0123456789abcdef.tmp"
+    left.parent.mkdir(0o700)
+    left.touch()
+    looks: list[Path] = []
+    swept = files.sweep
+
+    def sweep(directory: Path) -> None:
+        looks.append(directory)
+        swept(directory)
+
+    monkeypatch.setattr(files, "sweep", sweep)
+    assert len(repair(path, salvage=True).set_aside) == 3
+    assert looks == [left.parent], "a look for each copy takes the square of their number"
+    assert not left.exists()
 
 
 def test_damage_is_not_written_through_a_link(tmp_path: Path) -> None:
