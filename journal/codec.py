@@ -153,6 +153,12 @@ def encode(draft: Draft, seq: int, ts: int, prev: str, more: int = 0, data: byte
             type=draft.type,
             seq=seq,
         )
+    if seq > INT_MAX:
+        raise InvalidEvent(
+            f"no number is left for another event ({draft.type}) behind {INT_MAX}; go on in a new session",
+            type=draft.type,
+            seq=seq,
+        )
     sum_ = chain(prev, body)
     return body + b',"sum":"%b"}' % sum_.encode(), sum_
 

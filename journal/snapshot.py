@@ -44,11 +44,15 @@ class Summary:
 def write(session_dir: str | os.PathLike[str], state: State, head: Mark, verdict: Verdict | None = None) -> None:
     """Write the snapshot of a journal that ends at ``head`` and folds to ``state``. Raises OSError.
 
-    It is renamed into place but not synced: what a power loss makes of it is found out by its digest.
+    It is renamed into place but not synced: what a power loss makes of it is found out by its digest. A fold that JSON
+    of 64 bits cannot carry (tokens that add up to more) gets none.
     """
     from .summary import listing, to_json
 
-    folded = orjson.dumps(to_json(state))
+    try:
+        folded = orjson.dumps(to_json(state))
+    except TypeError:
+        return
     first = {
         "version": VERSION,
         "size": head.offset,

@@ -136,3 +136,9 @@ def test_data_that_is_no_object_is_refused(type_: str, data: Any) -> None:
 def test_a_type_that_is_no_text_is_refused(type_: Any) -> None:
     with pytest.raises(InvalidEvent, match="is text"):
         check_shape(Draft(type_, {}))
+
+
+def test_an_event_whose_number_no_reader_takes_is_refused() -> None:
+    assert encode(Draft("x-a/b", {}), 2**63 - 1, 0, ZERO)
+    with pytest.raises(InvalidEvent, match="no number is left"):
+        encode(Draft("x-a/b", {}), 2**63, 0, ZERO)

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from maka.journal import snapshot
 from maka.journal.errors import JournalDamaged
+from maka.journal.events import Draft
 from maka.journal.reader import open_source, read
 from maka.journal.scan import Mark
 from maka.journal.summary import to_json
 from maka.journal.writer import JournalWriter
 from support import chain
 from support.builder import Builder
-from support.drafts import begin, header, note, rename, whole_turn
+from support.drafts import begin, header, note, rename, step, whole_turn
 
 
 @pytest.fixture
@@ -261,3 +262,17 @@ def test_a_forks_snapshot_holds_what_its_parent_gave(tmp_path: Path) -> None:
         point = {"session_id": "s1", "seq": writer.head.seq, "sum": writer.head.sum}
     JournalWriter.create(fork, header("f1", parent=point), whole_turn(2)).close()
     assert to_json(resumed(fork)[0]) == to_json(read(fork).state)
+
+
+def test_token_counts_that_add_up_to_more_than_json_carries_leave_no_snapshot_and_no_error(path: Path) -> None:
+    place = path.parent / "snapshot.json"
+    before = place.read_bytes()
+    usage = {"input_tokens": 2**63 - 1, "output_tokens": 1}
+    with JournalWriter.open(path) as writer:
+        for number in range(3):
+            ask, said = step(2, number + 1)[:1], dict(step(2, number + 1)[-2].data)
+            writer.append_batch([*ask, Draft("assistant/message", said | {"usage": usage}), step(2, number + 1)[-1]])
+    assert place.read_bytes() == before
+    assert read(path).state.usage_row()["input_tokens"] == 3 * (2**63 - 1)
+    with JournalWriter.open(path) as writer:
+        assert writer.next_seq == read(path).scan.events

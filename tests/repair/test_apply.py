@@ -489,3 +489,14 @@ def test_nothing_of_the_plan_depends_on_where_the_journal_stands(tmp_path: Path)
     assert one.read_bytes() == two.read_bytes()
     with open_source(one) as source:
         assert source.size == len(two.read_bytes())
+
+
+def test_a_salvage_behind_the_last_number_there_is_refuses_and_writes_nothing(tmp_path: Path) -> None:
+    builder = Builder().start()
+    builder.add("x-a/b", {}, seq=2**63 - 1)
+    path = builder.write(tmp_path)
+    report = repair(path, salvage=True)
+    assert report.refused is not None
+    assert "no number is left" in report.refused
+    assert (report.verdict_after, report.appended) == ("damaged", ())
+    assert files_of(path.parent) == {"journal.jsonl": builder.raw()}
