@@ -14,11 +14,11 @@ from ..journal.events import Draft, JsonObject, RunHeader
 from ..journal.findings import Finding
 from ..journal.pairing import Call
 from ..journal.state import State
-from ..journal.views.admissions import Admission, judge_created
+from ..journal.views.admissions import WITHOUT_MESSAGE, Admission, judge_created
 from ..journal.views.continuations import Claim
 from ..journal.views.interactions import Interaction
 from ..journal.views.problem import mapping, sequence, text_of
-from ..journal.views.turns import OpenTurn, Stop
+from ..journal.views.turns import OpenTurn, Stop, projected_state
 from ..journal.wording import not_started, unknown_outcome
 
 _UNKNOWN: Final = {"name": "ToolOutcomeUnknownError", "code": "TOOL_OUTCOME_UNKNOWN"}
@@ -31,8 +31,6 @@ _LINEAGE: Final = {
     "linked_child_resume": "resumed_from_run_id",
     "linked_child_provider_retry": "retried_from_run_id",
 }
-#: This kind of admission sends again what its source run was told; it has no message of its own.
-_WITHOUT_MESSAGE: Final = "linked_child_provider_retry"
 #: The digest of no message.
 _NOTHING_REPLAYED: Final = sha256(b"[]").hexdigest()
 
@@ -193,7 +191,7 @@ class _Planner:
             turn=self.number,
             run=run,
         )
-        if admission.kind != _WITHOUT_MESSAGE:
+        if admission.kind != WITHOUT_MESSAGE:
             self.message(admission)
         reason = {"kind": "interrupted"} if admission.stop is None else _aborted(admission.stop)
         self.end(admission.turn_id, admission.run_id, reason)
@@ -367,7 +365,8 @@ class _Planner:
                 )
 
     def result(self, turn: OpenTurn, call: Call) -> None:
-        known = not call.dispatched and self.state.session.tool_boundary and not turn.broken
+        state = projected_state(call, self.state.session.tool_boundary and not turn.broken)
+        known = state == "not_started"
         where = f"call {call.call_id} of {call.name} in step {call.step} of turn {turn.turn} ({turn.turn_id})"
         if known:
             self.found("not_started", f"{where} was requested and never started", call.message_seq)
@@ -381,7 +380,7 @@ class _Planner:
         data: JsonObject = {"turn_id": turn.turn_id, "run_id": call.run_id, "step": call.step, "call_id": call.call_id}
         if call.operation_id is not None:
             data["operation_id"] = call.operation_id
-        data["state"] = "not_started" if known else "unknown"
+        data["state"] = state
         text = not_started() if known else unknown_outcome(call.recovery)
         data["content"] = [{"kind": "text", "text": text}]
         data["is_error"] = True

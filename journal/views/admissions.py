@@ -7,7 +7,7 @@ import attrs
 from ..events import Event, JsonObject
 from .problem import Handlers, Problem, Refusals, Rules, mapping, text_of
 
-#: The one kind whose turn has no user message of its own.
+#: The one kind whose turn has no user message of its own: it sends again what its source run was told.
 WITHOUT_MESSAGE: Final = "linked_child_provider_retry"
 
 
