@@ -256,9 +256,9 @@ class JournalWriter:
         self._guard()
         with self._commit.mutex:
             self._expect(expected_seq)
-            event = self._enqueue(drafts)[0]
+            appended = self._enqueue(drafts)[0]
         self._bound()
-        return event
+        return appended
 
     def append_batch(self, events: Iterable[Any], *, expected_seq: int | None = None) -> list[Event]:
         """Like ``append`` for several events that stand or fall together, also in a crash (``more`` counts down)."""
@@ -266,9 +266,9 @@ class JournalWriter:
         self._guard()
         with self._commit.mutex:
             self._expect(expected_seq)
-            events = self._enqueue(drafts)
+            appended = self._enqueue(drafts)
         self._bound()
-        return events
+        return appended
 
     def append_durable(self, event: Any, *, expected_seq: int | None = None) -> Event:
         """``append`` and ``flush``."""

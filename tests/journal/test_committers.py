@@ -4,7 +4,9 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,10 +75,11 @@ def test_the_threads_end_with_the_last_user_and_come_back() -> None:
 
 
 def test_what_was_given_before_the_last_user_leaves_is_done() -> None:
-    pool, done = Committers(), []
+    done: list[int] = []
+    pool = Committers()
     pool.enter()
     for number in range(100):
-        pool.run(lambda number=number: done.append(number))
+        pool.run(partial(done.append, number))
     pool.leave()
     assert sorted(done) == list(range(100))
 
@@ -88,9 +91,13 @@ def test_one_mailbox_for_each_loop_and_one_call_for_many_letters() -> None:
         assert mailbox(loop) is box
         futures: list[asyncio.Future[None]] = [loop.create_future() for _ in range(10)]
         futures[3].cancel()
-        calls = []
-        tell = loop.call_soon_threadsafe
-        loop.call_soon_threadsafe = lambda *args: (calls.append(args), tell(*args))[1]  # type: ignore[method-assign]
+        calls, tell = [], loop.call_soon_threadsafe
+
+        def told(work: Any) -> asyncio.Handle:
+            calls.append(work)
+            return tell(work)
+
+        loop.call_soon_threadsafe = told  # type: ignore[assignment, method-assign]
         for number in range(0, 10, 2):
             box.post(futures[number : number + 2])
         assert len(calls) == 1
