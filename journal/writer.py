@@ -1,7 +1,8 @@
 """The one writer of a session: a fold that is never behind, and one write and one sync for all who append at once.
 
-``append`` checks against the fold and enqueues, without any I/O; ``flush`` is the barrier. What fails is rolled back to
-the last acknowledged event, and the handle lives on only where that is certain to have worked.
+``append`` checks against the fold and enqueues, without any I/O unless far too much waits already; ``flush`` is the
+barrier. What fails is rolled back to the last acknowledged event, and the handle lives on only where that is certain to
+have worked.
 """
 
 import errno
