@@ -28,6 +28,8 @@ _ADVICE: Final = {
     errno.EDQUOT: "free some space, then try again",
     errno.ENAMETOOLONG: "give a shorter name",
     errno.EIO: "look at the disk",
+    errno.EMFILE: "let this process open more files (`ulimit -n`)",
+    errno.ENFILE: "close some of the files that the system has open",
 }
 
 

@@ -24,6 +24,11 @@ _HINTS: Final[dict[int, str]] = {
     errno.EFBIG: "raise the limit on file size, then try again",
     errno.EROFS: "make the place writable, or only read there",
     errno.EIO: "check the disk; what was acknowledged before stays readable",
+    errno.EMFILE: "let this process open more files (`ulimit -n`), then try again",
+    errno.ENFILE: "the system has too many files open; close some, then try again",
+    errno.ENOTDIR: "move what stands there elsewhere, then try again",
+    errno.EISDIR: "move the directory that stands there elsewhere, then try again",
+    errno.ELOOP: "move the link that stands there elsewhere, then try again",
 }
 
 

@@ -81,7 +81,7 @@ def open_source(path: str | os.PathLike[str]) -> FileSource:
         ) from None
     except (OSError, ValueError) as error:
         raise JournalError(
-            f"cannot open {path}: {_reason(error)}; make it readable for this user and look again", path=path
+            f"cannot open {path}: {_reason(error)}; {_remedy(error)} and look again", path=path
         ) from error
     try:
         status = os.fstat(fd)
@@ -93,6 +93,20 @@ def open_source(path: str | os.PathLike[str]) -> FileSource:
         os.close(fd)
         raise
     return FileSource(path, fd, status.st_size, status.st_dev, status.st_ino)
+
+
+_REMEDIES: Final = {
+    errno.EACCES: "make it readable for this user",
+    errno.EPERM: "make it readable for this user",
+    errno.EMFILE: "let this process open more files (`ulimit -n`)",
+    errno.ENFILE: "close some of the files that the system has open",
+    errno.ELOOP: "put the file itself in the place of its links",
+    errno.EIO: "check the disk",
+}
+
+
+def _remedy(error: BaseException) -> str:
+    return _REMEDIES.get(getattr(error, "errno", 0), "find out what stands there")
 
 
 def _reason(error: BaseException) -> str:
@@ -136,9 +150,7 @@ def resolve(target: str | os.PathLike[str], root: str | os.PathLike[str] | None 
     except OSError as error:
         if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             raise SessionNotFound(f"there is no journal at {text[:200]}: {_reason(error)}", path=text) from None
-        raise JournalError(
-            f"cannot look at {path}: {_reason(error)}; make it readable for this user", path=path
-        ) from error
+        raise JournalError(f"cannot look at {path}: {_reason(error)}; {_remedy(error)}", path=path) from error
     return path
 
 

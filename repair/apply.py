@@ -281,11 +281,14 @@ def _pieces(source: "Source", copy: SetAside) -> Iterator[bytes]:
 def _is_there(copy: SetAside, target: Path) -> bool:
     """Is the copy there already? What stands under its name and is something else stays, and is an error."""
     if target.parent.is_symlink():
-        raise OSError(errno.ELOOP, f"{target.parent} is a link; put a directory in its place")
+        raise OSError(errno.EEXIST, f"{target.parent} is a link; put a directory in its place")
     try:
         with open_source(target) as there:
             if there.size == copy.length and measure(there, 0, there.size).sha256 == copy.sha256:
                 return True
     except SessionNotFound:
         return False
+    except JournalError as error:
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from None
     raise OSError(errno.EEXIST, "it holds something else; move it elsewhere, then repair again")

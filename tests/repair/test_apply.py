@@ -441,6 +441,22 @@ def test_a_copy_that_is_something_else_is_never_overwritten(tmp_path: Path, ther
     assert (path.parent / name).read_bytes() == there
 
 
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_under_the_name_of_a_copy_stays_and_is_an_error_of_writing(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    path = place(tmp_path, "one", torn(open_turn()))
+    before = path.read_bytes()
+    target = path.parent / repair(path, dry_run=True).set_aside[0].file
+    target.parent.mkdir()
+    make(target)
+    with pytest.raises(JournalWriteError, match="it holds something else; move it elsewhere"):
+        repair(path)
+    assert path.read_bytes() == before
+    assert not target.is_file()
+    assert target.exists()
+
+
 def test_what_a_dead_repair_left_is_swept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     builder = open_turn()
     lines = [line[:-60] if i in (3, 5, 7) else line for i, line in enumerate(builder.lines)]
