@@ -193,7 +193,7 @@ def measure(settings: Settings) -> Report:
         Row(what, speed(case), f"{against}: {speed(baseline)}", ratio(figures, case, baseline), Target(low=low))
         for what, case, against, baseline, low in (
             ("one event for each sync", "one", "write + fdatasync", "plain", 0.85),
-            ("64 events of one thread for each sync", "one of 64", "SQLite, 64 a commit", "rows", 1.0),
+            ("64 events for each sync", "one of 64", "SQLite, 64 a commit", "rows", 1.0),
             ("64 threads append to one session", "threads", "SQLite, 64 threads, 64 a commit", "rows of threads", 1.0),
             ("64 tasks append to one session", "tasks", "SQLite, 64 tasks, 64 a commit", "rows of tasks", 1.0),
             ("16 sessions from asyncio", "sessions", "one thread for each file", "files", 0.5),
