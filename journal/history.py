@@ -23,6 +23,8 @@ from .views.turns import Delta, projected_state
 
 #: Blocks that only the projection itself may place.
 _OURS: Final = ("tool_call", "tool_result")
+#: Blocks whose ``text`` is text.
+_SAID: Final = ("text", "thinking")
 _ATTACHED: Final = ("name", "media_type", "ref", "bytes")
 _seq: Final = attrgetter("seq")
 
@@ -270,7 +272,7 @@ class History:
             turn.calls += 1
             turn.pairing.request(call)
             item.calls.append(call)
-            item.content.append(block)
+            item.content.append(_requested(block))
         item.mark = "interrupted" if data.get("interrupted") is True else None
         turn.add(item)
 
@@ -406,13 +408,31 @@ def _neutral(blocks: list[Any]) -> list[JsonObject]:
     out: list[JsonObject] = []
     for block in blocks:
         if block.__class__ is dict and (kind := block.get("kind")).__class__ is str and kind not in _OURS:
-            if kind != "text" or block.get("text") or "ref" in block:
+            if kind not in _SAID or block.get("text").__class__ is str:
+                if kind != "text" or block["text"] or "ref" in block:
+                    out.append(block)
+            elif "text" not in block and text_of(block.get("ref")):
                 out.append(block)
+            elif (said := block.get("text")) is not None:
+                out.append(_text(_json(said)))
         elif block.__class__ is str:
             out += [_text(block)] if block else []
         else:
-            out.append(_text(orjson.dumps(block).decode()))
+            out.append(_text(_json(block)))
     return out
+
+
+def _requested(block: JsonObject) -> JsonObject:
+    """A call's block with the kinds of values that it must have."""
+    name, arguments = block.get("name"), block.get("arguments")
+    if name.__class__ is str and arguments.__class__ is str:
+        return block
+    text = arguments if arguments.__class__ is str else "{}" if arguments is None else _json(arguments)
+    return {**block, "name": _name(block), "arguments": text}
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()
 
 
 def _given(message: JsonObject) -> list[JsonObject]:

@@ -327,3 +327,33 @@ def test_gaps_are_shown_to_people(gap: list[Any]) -> None:
     entry = history(builder).annotated()[-1]
     assert entry["role"] == "gap"
     assert "7 bytes" in text(entry)
+
+
+def test_a_block_that_holds_anything_is_told_as_text() -> None:
+    builder = Builder().start()
+    blocks: list[Any] = [
+        {"kind": "text", "text": {"a": 1}},
+        {"kind": "thinking", "text": 5},
+        {"kind": "text", "ref": 5},
+    ]
+    said = {"message_id": "m", **builder.ids, "content": [*blocks, {"kind": "text", "ref": "sha256:x"}]}
+    builder.add("user/message", {**said, "source": {"kind": "user"}})
+    builder.step()
+    calls = [
+        {"kind": "tool_call", "call_id": "a", "name": 5, "arguments": {"x": 1}},
+        {"kind": "tool_call", "call_id": "b"},
+    ]
+    message = {**builder.ids, "step": 1, "message_id": "a", "content": [{"kind": "text", "text": None}, *calls]}
+    builder.add("assistant/message", {**message, "stop_reason": "tool_use"})
+    user, assistant, _ = [
+        message for message in messages(builder) if message["content"] != [{"kind": "text", "text": "hi"}]
+    ]
+    assert user["content"] == [
+        {"kind": "text", "text": '{"a":1}'},
+        {"kind": "text", "text": "5"},
+        {"kind": "text", "ref": "sha256:x"},
+    ]
+    assert assistant["content"] == [
+        {"kind": "tool_call", "call_id": "a", "name": "", "arguments": '{"x":1}'},
+        {"kind": "tool_call", "call_id": "b", "name": "", "arguments": "{}"},
+    ]

@@ -25,6 +25,14 @@ def assert_legal(messages: list[dict[str, Any]]) -> None:
             assert role != "tool", f"message {number} answers no call"
             assert not results, f"message {number} holds a result of no call"
         assert (last, role) != ("assistant", "assistant"), f"message {number} is the assistant's again"
+        for block in content:
+            if block.get("kind") in ("text", "thinking"):
+                assert isinstance(block.get("text"), str) or block.get("ref"), (
+                    f"message {number} holds text that is none"
+                )
+            elif block.get("kind") == "tool_call":
+                assert isinstance(block["name"], str)
+                assert isinstance(block["arguments"], str)
         calls = [block["call_id"] for block in content if block.get("kind") == "tool_call"]
         assert not calls or role == "assistant", f"message {number} calls tools and is the {role}'s"
         waiting, last = calls, role
