@@ -357,3 +357,15 @@ def test_a_block_that_holds_anything_is_told_as_text() -> None:
         {"kind": "tool_call", "call_id": "a", "name": "", "arguments": '{"x":1}'},
         {"kind": "tool_call", "call_id": "b", "name": "", "arguments": "{}"},
     ]
+
+
+def test_a_turn_has_its_place_where_it_was_opened() -> None:
+    builder = Builder()
+    for number in (1, 2):
+        builder.turn = number
+        run = builder.run(f"r{number}", f"t{number}")
+        builder.add("turn/start", {**builder.ids, "invocation_id": "i", "turn": number, "run": run})
+    builder.user("second")
+    builder.turn = 1
+    builder.user("first")
+    assert [text(message) for message in messages(builder)] == ["first", "second"]
