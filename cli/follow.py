@@ -15,7 +15,8 @@ import attrs
 from ..journal.codec import SUM_BYTES
 from ..journal.events import Event
 from ..journal.reader import open_source
-from ..journal.scan import Consumer, Mark, ScanResult, Source, scan
+from ..journal.scan import Consumer, Mark, ScanResult, scan
+from ..journal.source import Source
 
 
 @attrs.frozen

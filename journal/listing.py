@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from .codec import decode
 from .events import Event, JsonObject
-from .scan import BOM
+from .source import BOM
 
 #: So much of the end of a file is looked at.
 TAIL: Final = 64 * 1024

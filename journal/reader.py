@@ -16,8 +16,9 @@ from .errors import JournalError, SessionNotFound
 from .events import Event
 from .findings import Finding, FindingList
 from .proof import Prover, can_prove_apart
-from .scan import BOM, Consumer, Fold, ScanResult, Source, scan, uncollected
+from .scan import Consumer, Fold, ScanResult, scan, uncollected
 from .shapes import SESSION_ID
+from .source import BOM, Source
 from .state import State
 
 JOURNAL: Final = "journal.jsonl"

@@ -8,28 +8,25 @@ decided. Only where two writers forked the chain is a second pass made.
 """
 
 import gc
-from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import Final, Protocol
+from typing import Final
 
 import attrs
 import orjson
 
+from . import reports
+from .branches import STRIDE, Places
 from .codec import SUM, ZERO, Lossy, decode
 from .events import EVENT_TYPES, Event, JsonObject, is_extension
 from .findings import Finding, FindingList
-from .proof import IGNORABLE_BYTES, MAX_LINE, PREFIX, STRETCH, SUM_BYTES, Chain, Proof, Prover
+from .proof import IGNORABLE_BYTES, MAX_LINE, PREFIX, SUM_BYTES, Chain, Proof, Prover
+from .source import BOM, CHUNK, Source, line_at, pieces
 
-CHUNK: Final = STRETCH
-BOM: Final = b"\xef\xbb\xbf"
 _SEQ: Final = b'{"seq":'
 #: A welded event is looked for at this many last places of ``{"seq":`` in a bad line.
 _PLACES: Final = 8
-#: One entry of the index of line offsets stands for this many lines.
-_STRIDE: Final = 64
 
 Consumer = Callable[[Event], None]
 
@@ -52,52 +49,6 @@ _PLAIN: Final = {
     for name, row in EVENT_TYPES.items()
     if name not in ("session/header", "journal/gap")
 }
-
-
-class Source(Protocol):
-    """Random access to the bytes that existed when it was opened."""
-
-    @property
-    def size(self) -> int: ...
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Up to ``length`` bytes from ``offset``; fewer only at the end."""
-        ...
-
-    def prover(self, offset: int, number: int, written: bytes) -> Prover | None:
-        """A second process that proves what follows on the line of that number and sum, where that pays."""
-        ...
-
-
-@attrs.frozen
-class BytesSource:
-    """A journal that is held in memory."""
-
-    data: bytes
-
-    @property
-    def size(self) -> int:
-        return len(self.data)
-
-    def read(self, offset: int, length: int) -> bytes:
-        return self.data[offset : offset + length]
-
-    def prover(self, offset: int, number: int, written: bytes) -> Prover | None:
-        return None
-
-
-@attrs.frozen
-class Part:
-    """The first ``size`` bytes of another source."""
-
-    source: Source
-    size: int
-
-    def read(self, offset: int, length: int) -> bytes:
-        return self.source.read(offset, max(0, min(length, self.size - offset)))
-
-    def prover(self, offset: int, number: int, written: bytes) -> Prover | None:
-        return None
 
 
 @attrs.frozen
@@ -298,9 +249,7 @@ class _Pass:
         self.crlf_count = 0
         self.blank: list[int] = []
         self.blank_count = 0
-        self.numbers = array("q")
-        self.offsets = array("q")
-        self.blocks: dict[int, dict[int, tuple[int, bytes]]] = {}
+        self.places = Places(source, self.start)
         self.gap_spans: set[int] = set()
         self.gap_missing: set[int] = set()
         self.gap_unverified: set[int] = set()
@@ -368,8 +317,8 @@ class _Pass:
         at = self.start
         trailing: tuple[int, bytes, int] | None = None
         alone = False
-        pieces = self.pieces(at)
-        while (piece := next(pieces, None)) is not None:
+        incoming = pieces(self.source, at)
+        while (piece := next(incoming, None)) is not None:
             text, held, length = piece
             at = self.read(text, at)
             if held is not None:
@@ -382,7 +331,7 @@ class _Pass:
                 prover = self.source.prover(at, self.expected - 1, self.written)
                 if prover is not None:
                     at = self.follow(prover, at)
-                    pieces = self.pieces(at)
+                    incoming = pieces(self.source, at)
         return self.finish(trailing)
 
     def read(self, text: bytes, at: int) -> int:
@@ -421,7 +370,7 @@ class _Pass:
         Says where in ``text`` they end, and whether the proof still holds for what follows: a line that had to be
         taken the long way may have been given another number.
         """
-        emit, live, kept, loads, stride = self.emit, self.live, self.kept, orjson.loads, _STRIDE - 1
+        emit, live, kept, loads, stride = self.emit, self.live, self.kept, orjson.loads, STRIDE - 1
         table = [_PLAIN.get(name) for name in proof.names]
         sums, place = proof.sums.decode(), 0
         number = first = self.expected
@@ -440,8 +389,8 @@ class _Pass:
                     fits = False
                 if fits:
                     if not number & stride:
-                        self.numbers.append(number)
-                        self.offsets.append(at)
+                        self.places.numbers.append(number)
+                        self.places.offsets.append(at)
                     ts = stamp
                     taken = live is not None and type_ == "assistant/delta"
                     if live is not None and taken:
@@ -486,56 +435,6 @@ class _Pass:
             self.computed = None
             self.last_ts = ts
             self.end = end
-
-    def pieces(self, offset: int) -> Iterator[tuple[bytes, bytes | None, int]]:
-        """Whole lines; then what follows the last LF with its length, or the length of a line too long to hold."""
-        source, size = self.source, self.source.size
-        carry = b""
-        while offset < size:
-            chunk = source.read(offset, min(max(CHUNK, len(carry)), size - offset))
-            if not chunk:
-                break
-            offset += len(chunk)
-            first = chunk.find(b"\n")
-            if len(carry) + first > MAX_LINE + 4:
-                yield b"", None, len(carry) + first
-                chunk, carry = chunk[first + 1 :], b""
-            last = chunk.rfind(b"\n") + 1
-            if last:
-                yield carry + chunk[:last], None, 0
-                carry = chunk[last:]
-            else:
-                carry += chunk
-            if len(carry) > MAX_LINE + 4:
-                begin, end = offset - len(carry), self.find_lf(offset)
-                if end < 0:
-                    yield b"", carry, size - begin
-                    return
-                yield b"", None, end - begin
-                offset, carry = end + 1, b""
-        if carry:
-            yield b"", carry, len(carry)
-
-    def find_lf(self, offset: int) -> int:
-        while chunk := self.source.read(offset, CHUNK):
-            place = chunk.find(b"\n")
-            if place >= 0:
-                return offset + place
-            offset += len(chunk)
-        return -1
-
-    def line_at(self, offset: int) -> bytes:
-        """The line that begins at ``offset``, as ``decode`` takes it; empty where it is too long or there is none."""
-        parts: list[bytes] = []
-        held = 0
-        while held <= MAX_LINE:
-            chunk = self.source.read(offset + held, 8192 if not parts else CHUNK)
-            place = chunk.find(b"\n")
-            parts.append(chunk if place < 0 else chunk[:place])
-            if place >= 0 or not chunk:
-                return b"".join(parts).rstrip(b"\r")
-            held += len(chunk)
-        return b""
 
     # ------------------------------------------------------------ one line, the long way
 
@@ -600,7 +499,7 @@ class _Pass:
             else:
                 doubted = True
                 if not self.after_damage and not reported:
-                    self.frame().report(self.mismatch(event, expected))
+                    self.frame().report(reports.mismatch(event, expected))
                 number = expected
         elif self.after_damage and self.bad_finding is not None and self.bad_at_end:
             self.bad_finding.message += "; the next line's sum fits the line before it, so no event is missing"
@@ -615,7 +514,7 @@ class _Pass:
     def ahead(self, event: Event, line: bytes, fits: bool, reported: bool) -> tuple[bool, int]:
         """A number above the expected one: lines are missing, or the number itself is what changed."""
         number, expected = event.seq, self.expected
-        following = decode(self.line_at(event.offset + event.length + 1)) if not fits else None
+        following = decode(line_at(self.source, event.offset + event.length + 1)) if not fits else None
         if self.after_damage and self.expected:
             natural = expected + self.bad_at_end
             if not fits and number != natural and following is not None and following.seq != number + 1:
@@ -625,73 +524,32 @@ class _Pass:
         headless = expected == 0 and self.result.events == 0
         if (following is not None and following.seq == expected + 1) or (headless and event.type == "session/header"):
             if not reported:
-                self.frame().report(self.mismatch(event, expected))
+                self.frame().report(reports.mismatch(event, expected))
             return True, expected
         if headless:
             return True, number  # ``first`` reports it
         if not reported:
-            lost = f"event {expected} is" if number - 1 == expected else f"events {expected} to {number - 1} are"
-            self.frame().report(
-                Finding(
-                    "seq_gap",
-                    f"{lost} missing before event {number}",
-                    seq=number,
-                    offset=event.offset,
-                    length=event.length,
-                )
-            )
+            self.frame().report(reports.gap(event, expected))
         self.skipped(number - 1)
         return True, number
-
-    def mismatch(self, event: Event, expected: int) -> Finding:
-        if event.seq == expected:
-            message = f"the bytes of event {expected} ({event.type}) differ from what was hashed when it was written"
-        else:
-            says = f"a line of type {event.type} says it is event {event.seq}"
-            message = f"{says} where event {expected} stands; its number is not believed"
-        return Finding("sum_mismatch", message, seq=expected, offset=event.offset, length=event.length)
 
     def skipped(self, last: int) -> None:
         """No line stands under the numbers from the expected one to ``last``."""
         if last >= self.expected:
             self.frame().lost([(self.expected, last)])
             if self.bad_finding is not None and self.bad_at_end:
-                lost = f"event {last} is" if last == self.expected else f"events {self.expected} to {last} are"
-                self.bad_finding.message += f"; {lost} missing"
+                self.bad_finding.message += f"; {reports.missing(self.expected, last)}"
 
     def first(self, event: Event, line: bytes, number: int, fits: bool) -> bool:
         """The first standing line of the file. Says whether it is in doubt."""
         if event.type == "session/header" and number == 0:
             if fits and event.data.get("format") != 1:
-                self.frame().report(
-                    Finding(
-                        "unsupported_format",
-                        f"the journal is of format {event.data['format']} and this version reads format 1",
-                        seq=0,
-                        offset=event.offset,
-                        length=event.length,
-                    )
-                )
+                self.frame().report(reports.unsupported_format(event))
             return not fits
-        self.frame().report(
-            Finding(
-                "missing_header",
-                f"the journal does not begin with its header; the first event that stands is {number} ({event.type})",
-                offset=event.offset,
-                length=event.length,
-            )
-        )
+        event.seq = number
+        self.frame().report(reports.missing_header(event))
         if number > 1:
-            lost = f"events 1 to {number - 1} are" if number > 2 else "event 1 is"
-            self.frame().report(
-                Finding(
-                    "seq_gap",
-                    f"{lost} missing before event {number}",
-                    seq=number,
-                    offset=event.offset,
-                    length=event.length,
-                )
-            )
+            self.frame().report(reports.gap(event, 1))
         if number:
             self.frame().lost([(0, number - 1)])
         return True
@@ -702,31 +560,15 @@ class _Pass:
         type_ = event.type
         if type_ not in EVENT_TYPES and not event.ignorable and not is_extension(type_):
             if fits:
-                frame.report(
-                    Finding(
-                        "unsupported_event",
-                        f"event {event.seq} is of the type {type_}, which this version does not know and may not skip",
-                        seq=event.seq,
-                        offset=event.offset,
-                        length=event.length,
-                    )
-                )
+                frame.report(reports.unsupported_event(event))
             elif self.after_damage:
-                frame.report(self.mismatch(event, event.seq))
+                frame.report(reports.mismatch(event, event.seq))
         if event.data.__class__ is Lossy:
-            frame.report(
-                Finding(
-                    "lossy_text",
-                    f"event {event.seq} ({type_}) holds text that is not Unicode; U+FFFD is shown in its place",
-                    seq=event.seq,
-                    offset=event.offset,
-                    length=event.length,
-                )
-            )
+            frame.report(reports.lossy(event))
         if not event.verified:
             frame.doubt([event.seq])
-        self.numbers.append(event.seq)
-        self.offsets.append(event.offset)
+        self.places.numbers.append(event.seq)
+        self.places.offsets.append(event.offset)
         sum_ = event.sum.encode()
         should = self.digest(event, line, self.written)
         self.computed = should if not fits and not self.after_damage and should != sum_ else None
@@ -745,112 +587,22 @@ class _Pass:
 
     def seen_before(self, event: Event, line: bytes) -> bool:
         """A number below the expected one. True where the line is settled: a duplicate, or (raising) another branch."""
-        earlier = self.find(event.seq, event.offset)
+        earlier = self.places.find(event.seq, event.offset, self.excluded)
         if earlier is None:
             return False
         if earlier == line:
-            self.frame().report(
-                Finding(
-                    "duplicate_line",
-                    f"event {event.seq} stands twice, byte for byte; the second is passed over",
-                    seq=event.seq,
-                    offset=event.offset,
-                    length=event.length,
-                )
-            )
+            self.frame().report(reports.duplicate(event))
             return True
-        before = self.find(event.seq - 1, event.offset)
+        before = self.places.find(event.seq - 1, event.offset, self.excluded)
         if before is not None and self.digest(event, line, before[-34:-2]) == event.sum.encode():
-            losers = self.branches(event.seq - 1)
+            losers = self.places.losers(event.seq - 1)
             if losers - self.excluded:
                 raise _Forked(losers)
         return False
 
-    def find(self, number: int, before: int) -> bytes | None:
-        """The line before that offset that stands under ``number``: from the index, and at most a stride behind it."""
-        place = bisect_right(self.numbers, number) - 1
-        if number < 0:
-            return None
-        block = self.blocks.get(place)
-        if block is None:
-            block = {}
-            offset = self.offsets[place] if place >= 0 else self.start
-            stop = self.offsets[place + 1] if place + 1 < len(self.offsets) else self.source.size
-            while offset < stop and len(block) <= 2 * _STRIDE:
-                line = self.line_at(offset)
-                raw_end = self.find_lf(offset)
-                if offset == 0:
-                    line = line.removeprefix(BOM)
-                match = PREFIX.match(line)
-                if match is not None and offset not in self.excluded:
-                    seq = self.numbers[place] if not block and place >= 0 else int(match[1])
-                    block.setdefault(seq, (offset, line))
-                if raw_end < 0:
-                    break
-                offset = raw_end + 1
-            if len(self.blocks) >= 4:
-                self.blocks.pop(next(iter(self.blocks)))
-            self.blocks[place] = block
-        offset, line = block.get(number, (before, b""))
-        return line if offset < before else None
-
-    def branches(self, fork: int) -> frozenset[int]:
-        """The lines behind event ``fork`` that are not in the branch of the last valid line: their offsets.
-
-        Each valid line hangs on a line numbered one less whose sum it fits, else on the line before it in the file.
-        """
-        place = max(bisect_right(self.numbers, fork) - 1, 0)
-        offset = self.offsets[place] if len(self.offsets) else self.start
-        nodes: list[tuple[int, int]] = []  # offset, parent
-        by_number: dict[int, list[tuple[int, bytes]]] = {}
-        seen: dict[bytes, int] = {}
-        copies: list[tuple[int, int]] = []  # offset, the node it repeats
-        behind = -1
-        size = self.source.size
-        while offset < size:
-            line = self.line_at(offset)
-            end = self.find_lf(offset)
-            event = decode(line.removeprefix(BOM) if offset == 0 else line)
-            if event is not None and end >= 0:
-                key = sha256(line).digest()
-                if key in seen:
-                    copies.append((offset, seen[key]))
-                else:
-                    seen[key] = len(nodes)
-                    sum_ = event.sum.encode()
-                    parent, fits = len(nodes) - 1, False
-                    for candidate, before in by_number.get(event.seq - 1, ()):
-                        if self.digest(event, line, before) == sum_:
-                            parent, fits = candidate, True
-                            break
-                    # One that chains on is asked before one that does not: a changed copy has the sum of its original.
-                    by_number.setdefault(event.seq, []).insert(0 if fits else len(nodes), (len(nodes), sum_))
-                    if event.seq == fork and behind < 0:
-                        behind = len(nodes)
-                    nodes.append((offset, parent))
-            if end < 0:
-                break
-            offset = end + 1
-        kept: set[int] = set()
-        node = len(nodes) - 1
-        while node >= 0 and node not in kept:
-            kept.add(node)
-            node = nodes[node][1]
-        lost = {node for node in range(behind + 1, len(nodes)) if node not in kept}
-        return frozenset([nodes[node][0] for node in lost] + [at for at, node in copies if node in lost])
-
     def loser(self, line: bytes, offset: int, event: Event | None) -> None:
         number = event.seq if event is not None else None
-        self.frame().report(
-            Finding(
-                "seq_conflict",
-                f"event {number} stands in two versions that chain on from one line (two writers); "
-                "this one is not in the branch that goes on",
-                seq=number,
-                offset=offset,
-                length=len(line),
-            )
-        )
+        self.frame().report(reports.conflict(number, offset, len(line)))
         self.frame().span(Span(offset, len(line)))
         if number is not None:
             self.top = max(self.top, number)
@@ -862,7 +614,7 @@ class _Pass:
         taken, seam = self.leading(line, offset)
         rest = line[taken:]
         place, event = self.trailing_event(rest, offset + taken)
-        self.damage(offset, taken, place, b"\0" in rest[:place], _what(rest[:place]), seam)
+        self.damage(offset, taken, place, b"\0" in rest[:place], reports.looks(rest[:place]), seam)
         if event is not None:
             self.valid(event, rest[place:], offset + len(line) + 1, reported=True)
 
@@ -922,8 +674,7 @@ class _Pass:
             b"\0" in self.source.read(at, min(CHUNK, offset + length - at))
             for at in range(offset + taken, start + place, CHUNK)
         )
-        what = f"a line of {length} bytes, more than a line may hold"
-        self.damage(offset, taken, span, nul, what, seam)
+        self.damage(offset, taken, span, nul, reports.oversized(length), seam)
         if event is not None:
             self.valid(event, rest[place:], offset + length + 1, reported=True)
 
@@ -943,12 +694,7 @@ class _Pass:
             self.nuls = _Frame(self.batch or self, at)
             self.nuls_deltas = 0
             self.nuls_lf_missing = taken > 0
-        message = (
-            f"{span} bytes at offset {at} are no event ({what})"
-            if span
-            else f"two events are welded at offset {at}: no LF stands between them"
-        )
-        finding = Finding("damaged_line", message, offset=at, length=span)
+        finding = reports.damaged(at, span, what)
         self.frame().report(finding)
         if span:
             self.frame().span(Span(at, span))
@@ -978,15 +724,7 @@ class _Pass:
             if self.nuls is not None:
                 self.nuls_commit()
             if first is not None and not self.batch_damaged and event.type != "journal/gap":
-                self.batch.report(
-                    Finding(
-                        "turn_order",
-                        f"event {first.seq} begins a batch that the lines behind it do not finish",
-                        seq=first.seq,
-                        offset=first.offset,
-                        length=first.length,
-                    )
-                )
+                self.batch.report(reports.unfinished_batch(first))
             self.batch_commit()
         if event.more:
             if self.nuls is not None:
@@ -1031,21 +769,12 @@ class _Pass:
         elif self.batch is not None:
             self.batch_commit()
         if result.events == 0:
-            self.report(
-                Finding(
-                    "empty", "the file holds no event" if size else "the file has zero bytes", offset=0, length=size
-                )
-            )
+            self.report(reports.empty(size))
             self.notices()
             return result
         if cut < size or lf_missing:
             result.tail = Tail(cut, size - cut, lf_missing)
-            message = (
-                f"the last write stopped after {size - cut} bytes of an unfinished line or batch at offset {cut}"
-                if cut < size
-                else f"the last event lacks its LF at offset {cut}; it is whole and is kept"
-            )
-            self.report(Finding("torn_tail", message, offset=cut, length=size - cut))
+            self.report(reports.torn(cut, size - cut))
         if self.bad_at_end:
             self.lost([(self.expected, self.expected + self.bad_at_end - 1)])
         result.next_seq = max(self.top, self.expected - 1 + self.bad_at_end) + 1
@@ -1073,55 +802,13 @@ class _Pass:
         return begin + taken, True
 
     def notices(self) -> None:
-        report, header = self.report, self.result.header
+        header = self.result.header
         if self.bom:
-            report(
-                Finding(
-                    "bom",
-                    "the file begins with a byte order mark, which is not part of the journal",
-                    offset=0,
-                    length=3,
-                )
-            )
+            self.report(reports.bom())
         if self.crlf:
-            report(
-                Finding(
-                    "crlf",
-                    f"{self.crlf_count} lines end with CR LF; the CR is not hashed",
-                    offset=self.crlf[0],
-                    count=self.crlf_count,
-                )
-            )
+            self.report(reports.crlf(self.crlf[0], self.crlf_count))
         if self.blank:
-            report(
-                Finding(
-                    "blank_line",
-                    f"{self.blank_count} blank lines are passed over",
-                    offset=self.blank[0],
-                    count=self.blank_count,
-                )
-            )
+            self.report(reports.blank(self.blank[0], self.blank_count))
         if header is not None and self.name is not None and header.data.get("session_id") != self.name:
-            report(
-                Finding(
-                    "session_id_mismatch",
-                    f"the header names {header.data.get('session_id')!r} and the directory is {self.name!r}",
-                    seq=0,
-                    offset=header.offset,
-                )
-            )
+            self.report(reports.other_session(header, self.name))
         self.result.findings = accept(self.result.findings, self.result.accepted)
-
-
-def _what(span: bytes) -> str:
-    """What a bad span looks like, for people."""
-    nuls = span.count(b"\0")
-    if nuls:
-        return f"{nuls} NUL bytes"
-    try:
-        span.decode()
-    except UnicodeDecodeError:
-        return "not UTF-8"
-    if span.startswith(_SEQ):
-        return "the beginning of an event"
-    return "not an event line"

@@ -18,7 +18,8 @@ from .codec import MAX_LINE, decode
 from .errors import JournalError
 from .events import Event, JsonObject
 from .findings import VERDICTS, Verdict
-from .scan import Consumer, Mark, Source, scan
+from .scan import Consumer, Mark, scan
+from .source import Source
 from .state import State
 
 SNAPSHOT: Final = "snapshot.json"

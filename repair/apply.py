@@ -23,7 +23,7 @@ from .plan import Diagnosis, RepairPlan, appended_json, head_after, judge, plan_
 from .tail import DAMAGE, SetAside, measure
 
 if TYPE_CHECKING:
-    from ..journal.scan import Source
+    from ..journal.source import Source
 
 _PIECE: Final = 1024 * 1024
 

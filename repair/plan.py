@@ -13,7 +13,8 @@ from ..journal.codec import encode
 from ..journal.errors import InvalidEvent
 from ..journal.events import Draft, Event, JsonObject
 from ..journal.findings import Finding, FindingList, Verdict, verdict_of
-from ..journal.scan import BytesSource, Consumer, Mark, ScanResult, Source, accept, scan
+from ..journal.scan import Consumer, Mark, ScanResult, accept, scan
+from ..journal.source import BytesSource, Source
 from ..journal.state import State
 from ..journal.views.problem import mapping
 from .closers import Closing, plan_closers

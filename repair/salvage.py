@@ -9,7 +9,8 @@ from ..journal.events import Draft, JsonObject
 from .tail import SetAside, measure
 
 if TYPE_CHECKING:
-    from ..journal.scan import ScanResult, Source
+    from ..journal.scan import ScanResult
+    from ..journal.source import Source
 
 #: A line holds at most 16 MiB, so the lists of a journal with very much damage go on in a further gap.
 LISTED_IN_ONE_GAP: Final = 50_000

@@ -17,7 +17,8 @@ from ..journal.events import Event, JsonObject
 from ..journal.findings import Finding, FindingList, Verdict, verdict_of
 from ..journal.lock import SessionLock, holder, seems_locked
 from ..journal.reader import JOURNAL, open_source, read_source, resolve
-from ..journal.scan import BytesSource, Consumer, Mark, Part, ScanResult, scan
+from ..journal.scan import Consumer, Mark, ScanResult, scan
+from ..journal.source import BytesSource, Part
 from ..journal.state import State
 from .apply import examine, home_of, name_of, prepare, repair_locked
 from .closers import plan_closers

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 if TYPE_CHECKING:
-    from ..journal.scan import Source, Tail
+    from ..journal.scan import Tail
+    from ..journal.source import Source
 
 DAMAGE: Final = "damage"
 _PIECE: Final = 1024 * 1024

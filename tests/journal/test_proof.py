@@ -14,7 +14,8 @@ from maka.journal import reader, scan, summary
 from maka.journal.codec import ZERO
 from maka.journal.events import Event
 from maka.journal.proof import Chain, Proof, Prover
-from maka.journal.scan import BytesSource, Fold, ScanResult, Source
+from maka.journal.scan import Fold, ScanResult
+from maka.journal.source import BytesSource, Source
 from maka.journal.state import State
 from support.builder import Builder
 

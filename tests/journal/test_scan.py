@@ -9,7 +9,8 @@ import pytest
 
 from maka.journal.events import Event
 from maka.journal.findings import Finding, verdict_of
-from maka.journal.scan import BytesSource, Mark, ScanResult, Span, Tail, accept, scan
+from maka.journal.scan import Mark, ScanResult, Span, Tail, accept, scan
+from maka.journal.source import BytesSource
 from support.builder import Builder, seal
 
 NUL = b"\0"
@@ -495,5 +496,5 @@ def test_chunks_may_end_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = realistic().raw()
     want = [event.to_json() for event in run(raw)[1]]
     for size in (1, 7, 64, 301):
-        monkeypatch.setattr("maka.journal.scan.CHUNK", size)
+        monkeypatch.setattr("maka.journal.source.CHUNK", size)
         assert [event.to_json() for event in run(raw)[1]] == want

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from maka.journal.history import History
-from maka.journal.scan import BytesSource, Consumer, scan
+from maka.journal.scan import Consumer, scan
+from maka.journal.source import BytesSource
 from maka.repair.plan import Diagnosis, RepairPlan, diagnose, plan_repair
 from support.builder import Builder
 from support.chain import check
