@@ -12,6 +12,8 @@ from .source import Source, lines
 
 #: One entry of the index stands for about this many lines.
 STRIDE: Final = 64
+#: Of so many versions of one number it is asked which one a line hangs on.
+_VERSIONS: Final = 64
 #: So many stretches of lines are kept that were looked up last.
 _KEPT: Final = 4
 
@@ -24,36 +26,57 @@ class Places:
         self.offsets = array("q")
         self._source = source
         self._start = start
-        self._stretches: dict[int, dict[int, tuple[int, bytes]]] = {}
+        self._stretches: dict[int, dict[int, int]] = {}
+        #: Of the stretch behind the last entry: the entry, its lines so far, and where to go on.
+        self._last: tuple[int, dict[int, int], int] = (-2, {}, 0)
 
     def find(self, number: int, before: int, excluded: Collection[int]) -> bytes | None:
         """The line before the offset ``before`` that stands under ``number``; those at ``excluded`` offsets do not."""
         if number < 0:
             return None
         place = bisect_right(self.numbers, number) - 1
-        stretch = self._stretches.get(place)
-        if stretch is None:
-            stretch = self._stretch(place, excluded)
-            if len(self._stretches) >= _KEPT:
-                self._stretches.pop(next(iter(self._stretches)))
-            self._stretches[place] = stretch
-        offset, line = stretch.get(number, (before, b""))
-        return line if offset < before else None
+        offset = self._stretch(place, before, excluded).get(number)
+        if offset is None or offset >= before:
+            return None
+        return next(line for _, line, _ in lines(self._source, offset))
 
-    def _stretch(self, place: int, excluded: Collection[int]) -> dict[int, tuple[int, bytes]]:
-        """The lines from an entry of the index to the next one, by number; the first under a number counts."""
-        stretch: dict[int, tuple[int, bytes]] = {}
-        first = self.offsets[place] if place >= 0 else self._start
-        stop = self.offsets[place + 1] if place + 1 < len(self.offsets) else self._source.size
-        for offset, line, _ in lines(self._source, first):
-            if offset >= stop or len(stretch) > 2 * STRIDE:
-                break
-            match = PREFIX.match(line)
-            if match is not None and offset not in excluded:
-                # The index knows under which number its own line stands; the others are believed.
-                number = self.numbers[place] if not stretch and place >= 0 else int(match[1])
-                stretch.setdefault(number, (offset, line))
+    def _stretch(self, place: int, before: int, excluded: Collection[int]) -> dict[int, int]:
+        """Where the lines stand from an entry of the index to the next one, by number; the first of a number counts.
+
+        Behind the last entry, as far as ``before``: what is looked at there is never looked at again.
+        """
+        if place + 1 < len(self.offsets):
+            stretch = self._stretches.get(place)
+            if stretch is None:
+                stretch = {}
+                self._look(place, stretch, self._begin(place), self.offsets[place + 1], excluded)
+                if len(self._stretches) >= _KEPT:
+                    self._stretches.pop(next(iter(self._stretches)))
+                self._stretches[place] = stretch
+            return stretch
+        known, stretch, offset = self._last
+        if known != place:
+            stretch, offset = {}, self._begin(place)
+        offset = self._look(place, stretch, offset, before, excluded)
+        self._last = (place, stretch, offset)
         return stretch
+
+    def _begin(self, place: int) -> int:
+        return self.offsets[place] if place >= 0 else self._start
+
+    def _look(self, place: int, stretch: dict[int, int], offset: int, stop: int, excluded: Collection[int]) -> int:
+        """Enter the lines of a part of the file; says where it ends."""
+        least = self.numbers[place] if place >= 0 else 0
+        for at, line, _ in lines(self._source, offset):
+            if at >= stop:
+                return at
+            match = PREFIX.match(line)
+            if match is not None and at not in excluded:
+                # The index knows under which number its own line stands; the others are believed.
+                number = least if not stretch and place >= 0 else int(match[1])
+                if least <= number < least + STRIDE or place < 0:
+                    stretch.setdefault(number, at)
+        return self._source.size
 
     def losers(self, fork: int) -> frozenset[int]:
         """The lines behind event ``fork`` that are not in the branch of the last valid line: their offsets.
@@ -78,7 +101,7 @@ class Places:
             node = seen[key] = len(nodes)
             sum_ = event.sum.encode()
             parent, fits = node - 1, False
-            for candidate, before in by_number.get(event.seq - 1, ()):
+            for candidate, before in by_number.get(event.seq - 1, ())[:_VERSIONS]:
                 if sha256(before + line[:-SUM_BYTES]).hexdigest()[:32] == event.sum:
                     parent, fits = candidate, True
                     break

@@ -3,7 +3,8 @@
 The table is the one of the format document, section 7.
 """
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal
 
 import attrs
@@ -163,10 +164,18 @@ class FindingList(list[Finding]):
 
     def __init__(self, findings: Iterable[Finding] = ()) -> None:
         super().__init__()
-        self.unlisted: list[tuple[str, int]] = []
         self._seen: dict[str, int] = {}
         self._listed: dict[str, list[Finding]] = {}
+        self._unlisted: dict[str, array[int]] = {}
         self.extend(findings)
+
+    @property
+    def unlisted(self) -> Iterator[tuple[str, int]]:
+        return ((code, offset) for code, offsets in self._unlisted.items() for offset in offsets)
+
+    @property
+    def unlisted_codes(self) -> frozenset[str]:
+        return frozenset(self._unlisted)
 
     def append(self, finding: Finding) -> None:
         code = finding.code
@@ -179,10 +188,25 @@ class FindingList(list[Finding]):
             return
         listed[-1].count = seen
         if finding.severity == "damage" and finding.offset is not None:
-            self.unlisted.append((code, finding.offset))
+            self.add_unlisted(code, finding.offset)
+
+    def add_unlisted(self, code: str, offset: int) -> None:
+        """Damage at ``offset`` that a finding of the list counts."""
+        self._unlisted.setdefault(code, array("q")).append(offset)
+
+    def extend_unlisted(self, findings: "FindingList") -> None:
+        """What another list, whose findings were appended here, counts only."""
+        for code, offset in findings.unlisted:
+            self.add_unlisted(code, offset)
 
     def extend(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
             self.append(finding)
         if isinstance(findings, FindingList):
-            self.unlisted.extend(findings.unlisted)
+            self.extend_unlisted(findings)
+
+    def clear(self) -> None:
+        super().clear()
+        self._seen.clear()
+        self._listed.clear()
+        self._unlisted.clear()

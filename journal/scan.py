@@ -8,7 +8,8 @@ decided. Only where two writers forked the chain is a second pass made.
 """
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import Final
@@ -27,6 +28,8 @@ from .source import BOM, CHUNK, Source, line_at, pieces
 _SEQ: Final = b'{"seq":'
 #: A welded event is looked for at this many last places of ``{"seq":`` in a bad line.
 _PLACES: Final = 8
+#: So many events of what may still be undone are held; more of them are read again if they stand.
+_HELD: Final = 4_096
 
 Consumer = Callable[[Event], None]
 
@@ -77,6 +80,34 @@ class Tail:
     lf_missing: bool
 
 
+class Spans:
+    """Spans in the order of the file, in little memory: a file may be nothing but damage."""
+
+    def __init__(self) -> None:
+        self._offsets = array("q")
+        self._lengths = array("q")
+
+    def append(self, span: Span) -> None:
+        self._offsets.append(span.offset)
+        self._lengths.append(span.length)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __iter__(self) -> Iterator[Span]:
+        return map(Span, self._offsets, self._lengths)
+
+    def without(self, offsets: Collection[int]) -> "Spans":
+        """Those that do not begin at one of ``offsets``."""
+        if not offsets:
+            return self
+        out = Spans()
+        for span in self:
+            if span.offset not in offsets:
+                out.append(span)
+        return out
+
+
 @attrs.define
 class ScanResult:
     """What a scan found. ``missing`` holds inclusive ranges of numbers, ``unverified`` the numbers of lines whose sum
@@ -90,11 +121,10 @@ class ScanResult:
     last_ts: int = 0
     findings: FindingList = attrs.Factory(FindingList)
     tail: Tail | None = None
-    spans: list[Span] = attrs.Factory(list)
+    spans: Spans = attrs.Factory(Spans)
     missing: list[tuple[int, int]] = attrs.Factory(list)
     unverified: list[int] = attrs.Factory(list)
     accepted: set[tuple[str, int]] = attrs.Factory(set)
-    gaps: int = 0
 
 
 def scan(
@@ -129,8 +159,7 @@ def uncollected() -> Iterator[None]:
 def accept(findings: Iterable[Finding], accepted: set[tuple[str, int]]) -> FindingList:
     """Damage that a ``journal/gap`` lists becomes the notice ``accepted``, with its old code in ``was``."""
     out = FindingList()
-    unlisted = findings.unlisted if isinstance(findings, FindingList) else []
-    counted = {code for code, _ in unlisted}
+    counted = findings.unlisted_codes if isinstance(findings, FindingList) else frozenset()
     for finding in findings:
         if finding.severity == "damage":
             # A count takes in what is not listed, and some of that may be accepted and some not: it is counted again.
@@ -140,9 +169,10 @@ def accept(findings: Iterable[Finding], accepted: set[tuple[str, int]]) -> Findi
             else:
                 finding = attrs.evolve(finding, count=count)
         out.append(finding)
-    for code, offset in unlisted:
-        if (code, offset) not in accepted:
-            out.append(Finding(code, "one more of this kind, behind the first that are described", offset=offset))
+    if isinstance(findings, FindingList):
+        for code, offset in findings.unlisted:
+            if (code, offset) not in accepted:
+                out.append(Finding(code, "one more of this kind, behind the first that are described", offset=offset))
     return out
 
 
@@ -158,12 +188,15 @@ class _Frame:
     to return to.
     """
 
-    def __init__(self, outer: "_Pass | _Frame", offset: int) -> None:
+    def __init__(self, outer: "_Pass | _Frame", source: Source, offset: int) -> None:
         self.outer = outer
+        self.source = source
         self.offset = offset
         self.events: list[Event] = []
-        self.findings: list[Finding] = []
-        self.spans: list[Span] = []
+        #: Of events beyond the first ones: offset, length, number, verified. They are read again when they stand.
+        self.others = array("q")
+        self.findings = FindingList()
+        self.spans = Spans()
         self.missing: list[tuple[int, int]] = []
         self.unverified: list[int] = []
 
@@ -171,18 +204,31 @@ class _Frame:
         outer = self.outer
         for event in self.events:
             outer.keep(event)
+        for at in range(0, len(self.others), 4):
+            offset, length, number, verified = self.others[at : at + 4]
+            again = decode(self.source.read(offset, length), offset)
+            if again is not None:
+                again.seq, again.verified = number, bool(verified)
+                outer.keep(again)
         for finding in self.findings:
             outer.report(finding)
+        outer.more_damage(self.findings)
         for span in self.spans:
             outer.span(span)
         outer.lost(self.missing)
         outer.doubt(self.unverified)
 
     def keep(self, event: Event) -> None:
-        self.events.append(event)
+        if len(self.events) < _HELD:
+            self.events.append(event)
+        else:
+            self.others.extend((event.offset, event.length, event.seq, event.verified))
 
     def report(self, finding: Finding) -> None:
         self.findings.append(finding)
+
+    def more_damage(self, findings: FindingList) -> None:
+        self.findings.extend_unlisted(findings)
 
     def span(self, span: Span) -> None:
         self.spans.append(span)
@@ -273,6 +319,9 @@ class _Pass:
     def report(self, finding: Finding) -> None:
         self.result.findings.append(finding)
 
+    def more_damage(self, findings: FindingList) -> None:
+        self.result.findings.extend_unlisted(findings)
+
     def span(self, span: Span) -> None:
         self.result.spans.append(span)
 
@@ -284,7 +333,6 @@ class _Pass:
 
     def gap(self, event: Event) -> None:
         """Remember what a salvage has accepted. Its lists may be anything but lists of the right things."""
-        self.result.gaps += 1
         data = event.data
         for item in data["accepted"]:
             if isinstance(item, dict) and isinstance(item.get("code"), str) and isinstance(item.get("offset"), int):
@@ -495,7 +543,7 @@ class _Pass:
             if number != expected and fits and event.type == "journal/gap" and number > expected:
                 self.skipped(min(number, expected + self.bad_at_end) - 1)
             elif number > expected:
-                doubted, number = self.ahead(event, line, fits, reported)
+                doubted, number = self.ahead(event, end, fits, reported)
             else:
                 doubted = True
                 if not self.after_damage and not reported:
@@ -511,10 +559,13 @@ class _Pass:
             event.seq = number
         self.stand(event, line, end, fits)
 
-    def ahead(self, event: Event, line: bytes, fits: bool, reported: bool) -> tuple[bool, int]:
-        """A number above the expected one: lines are missing, or the number itself is what changed."""
+    def ahead(self, event: Event, end: int, fits: bool, reported: bool) -> tuple[bool, int]:
+        """A number above the expected one: lines are missing, or the number itself is what changed.
+
+        The next line, at ``end``, tells.
+        """
         number, expected = event.seq, self.expected
-        following = decode(line_at(self.source, event.offset + event.length + 1)) if not fits else None
+        following = decode(line_at(self.source, end)) if not fits else None
         if self.after_damage and self.expected:
             natural = expected + self.bad_at_end
             if not fits and number != natural and following is not None and following.seq != number + 1:
@@ -621,29 +672,30 @@ class _Pass:
     def leading(self, line: bytes, offset: int) -> tuple[int, int]:
         """Let the whole events at the start of a bad line stand: how many bytes they take, and the first of them."""
         taken = seam = 0
-        while (found := self.whole(line[taken:] if taken else line, offset + taken)) is not None:
-            event, length = found
-            self.valid(event, line[taken : taken + length], offset + taken + length, reported=True)
-            taken += length
-            seam = seam or length
+        while (found := self.whole(line, taken, offset + taken)) is not None:
+            event, whole = found
+            taken += len(whole)
+            self.valid(event, whole, offset + taken, reported=True)
+            seam = seam or taken
         return taken, seam
 
-    def whole(self, line: bytes, offset: int) -> tuple[Event, int] | None:
-        """The event that the bytes begin with: up to the first end of a sum that fits."""
-        if PREFIX.match(line) is None:
+    def whole(self, text: bytes, start: int, offset: int) -> tuple[Event, bytes] | None:
+        """The event that begins at ``text[start]``, and its line: up to the first end of a sum that fits."""
+        if PREFIX.match(text, start) is None:
             return None
         states = [sha256(self.written)] + ([sha256(self.computed)] if self.computed is not None else [])
-        at = 0
-        for tries, match in enumerate(SUM.finditer(line)):
+        view, at = memoryview(text), start
+        for tries, match in enumerate(SUM.finditer(text, start)):
             for state in states:
-                state.update(line[at : match.start()])
+                state.update(view[at : match.start()])
             at = match.start()
             wanted = match[1].decode()
             fits = any(state.hexdigest()[:32] == wanted for state in states)
             if fits or (self.expected == 0 and tries < _PLACES):  # a fork's header chains on its parent's sum
-                event = decode(line[: match.end()], offset)
-                if event is not None and event.seq == self.expected and self.fits(event, line[: match.end()]):
-                    return event, match.end()
+                line = text[start : match.end()]
+                event = decode(line, offset)
+                if event is not None and event.seq == self.expected and self.fits(event, line):
+                    return event, line
         return None
 
     def trailing_event(self, rest: bytes, offset: int) -> tuple[int, Event | None]:
@@ -691,7 +743,7 @@ class _Pass:
             self.batch_plain_damage |= not nul
         if nul:
             self.nuls_chain = self.chain()
-            self.nuls = _Frame(self.batch or self, at)
+            self.nuls = _Frame(self.batch or self, self.source, at)
             self.nuls_deltas = 0
             self.nuls_lf_missing = taken > 0
         finding = reports.damaged(at, span, what)
@@ -730,7 +782,7 @@ class _Pass:
             if self.nuls is not None:
                 self.nuls_commit()
             self.batch_chain = self.chain()
-            self.batch = _Frame(self, event.offset)
+            self.batch = _Frame(self, self.source, event.offset)
             self.batch_more = event.more
             self.batch_damaged = self.batch_plain_damage = False
             self.batch_first = event
@@ -780,7 +832,7 @@ class _Pass:
         result.next_seq = max(self.top, self.expected - 1 + self.bad_at_end) + 1
         result.head = Mark(self.end, self.expected - 1, self.written.decode())
         result.last_ts = self.last_ts
-        result.spans = [span for span in result.spans if span.offset not in self.gap_spans]
+        result.spans = result.spans.without(self.gap_spans)
         result.missing = [pair for pair in result.missing if pair[0] not in self.gap_missing]
         self.notices()
         return result
@@ -790,13 +842,14 @@ class _Pass:
         begin = offset
         if offset == 0 and text.startswith(BOM):
             self.bom, text, begin = True, text[3:], 3
-        found = self.whole(text[: MAX_LINE + 4], begin) if not self.after_damage else None
+        found = self.whole(text[: MAX_LINE + 4], 0, begin) if not self.after_damage else None
         if found is None or found[0].more or (self.batch is not None and self.batch_more != 1):
             return offset, False
-        event, taken = found
+        event, line = found
+        taken = len(line)
         if self.nuls is not None and event.type != "assistant/delta":
             self.nuls_commit()
-        self.valid(event, text[:taken], begin + taken)
+        self.valid(event, line, begin + taken)
         if not text[taken:].strip(b"\r") and begin + taken + len(text[taken:]) == self.source.size:
             return self.source.size, True
         return begin + taken, True

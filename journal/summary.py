@@ -107,7 +107,7 @@ def _write_findings(findings: FindingList) -> list[Any]:
         [finding.code, finding.message, finding.seq, finding.offset, finding.length, finding.count]
         for finding in findings
     ]
-    return [listed, findings.unlisted]
+    return [listed, list(findings.unlisted)]
 
 
 def _read_findings(value: Any) -> FindingList:
@@ -115,7 +115,8 @@ def _read_findings(value: Any) -> FindingList:
     findings = FindingList(
         Finding(code, message, seq, offset, length, count=count) for code, message, seq, offset, length, count in listed
     )
-    findings.unlisted += [(code, offset) for code, offset in unlisted]
+    for code, offset in unlisted:
+        findings.add_unlisted(code, offset)
     return findings
 
 

@@ -208,7 +208,7 @@ def _damage(findings: FindingList) -> list[tuple[str, int]]:
         (finding.code, finding.offset)
         for finding in findings
         if finding.severity == "damage" and finding.offset is not None
-    ] + findings.unlisted
+    ] + list(findings.unlisted)
 
 
 def _end(source: Source, tail: TailPlan) -> int:

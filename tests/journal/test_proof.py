@@ -32,7 +32,8 @@ def told(source: Source) -> tuple[dict[str, Any], list[Event]]:
 
 def shown(result: ScanResult) -> dict[str, Any]:
     header = result.header and attrs.asdict(result.header)
-    return {**attrs.asdict(result, recurse=False), "header": header, "unlisted": result.findings.unlisted}
+    lists = {"spans": list(result.spans), "unlisted": list(result.findings.unlisted)}
+    return {**attrs.asdict(result, recurse=False), "header": header, **lists}
 
 
 def fields(events: list[Event]) -> list[dict[str, Any]]:

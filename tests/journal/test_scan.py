@@ -3,7 +3,10 @@
 import hashlib
 import json
 import random
+import sys
 from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -137,7 +140,7 @@ def test_nuls_that_other_events_follow_are_damage() -> None:
     result, events = run(raw)
     assert result.tail is None
     assert only(result).code == "damaged_line"
-    assert result.spans == [Span(only(result).offset or 0, 400)]
+    assert list(result.spans) == [Span(only(result).offset or 0, 400)]
     assert len(events) == len(journal.lines)
 
 
@@ -231,6 +234,13 @@ def test_a_changed_number_is_not_believed(three: Builder, number: bytes) -> None
     assert result.unverified == [6]
 
 
+def test_a_changed_number_is_not_believed_where_lines_end_with_cr_lf(three: Builder) -> None:
+    changed = [line.replace(b'{"seq":6', b'{"seq":60') for line in three.lines[:7]] + three.lines[7:]
+    result, events = run(b"".join(line + b"\r\n" for line in changed))
+    assert codes(result) == ["sum_mismatch", "crlf"]
+    assert [event.seq for event in events] == list(range(30))
+
+
 @pytest.mark.parametrize("where", ["data", "sum"])
 def test_one_changed_byte_gives_one_finding(three: Builder, where: str) -> None:
     line = three.lines[6]
@@ -254,7 +264,7 @@ def test_a_line_beyond_the_limit_is_never_decoded_and_the_rest_is_read(three: Bu
     wide = b'{"seq":6,"ts":1,"type":"x-a/b","data":{"a":"' + b"a" * (17 << 20) + b'"}}'
     result, events = run(lines(*three.lines[:6], wide, *three.lines[6:]))
     assert only(result).code == "damaged_line"
-    assert result.spans == [Span(len(lines(*three.lines[:6])), len(wide))]
+    assert list(result.spans) == [Span(len(lines(*three.lines[:6])), len(wide))]
     assert len(events) == 30
 
 
@@ -414,6 +424,61 @@ def test_a_gap_may_hold_anything(value: list[object]) -> None:
 def test_accept_leaves_other_places_alone() -> None:
     finding = Finding("damaged_line", "x", offset=7)
     assert accept([finding], {("damaged_line", 8), ("seq_gap", 7)}) == [finding]
+
+
+# ---------------------------------------------------------------- much of it
+
+
+def test_a_long_batch_is_read_again_where_it_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Builder()
+    for more in range(49, -1, -1):
+        journal.add("x-a/b", {"n": more}, more=more)
+    want = [event.to_json() for event in run(journal.raw())[1]]
+    assert len(want) == 51
+    monkeypatch.setattr("maka.journal.scan._HELD", 3)
+    result, events = run(journal.raw())
+    assert not result.findings
+    assert [event.to_json() for event in events] == want
+    cut, events = run(journal.raw()[:-1500])
+    assert len(events) == 1
+    assert cut.tail is not None
+
+
+@pytest.mark.parametrize(
+    "grow",
+    [
+        pytest.param(lambda n: lines(*long(2).lines[:2], b"".join(long(n).lines[2:])), id="welded"),
+        pytest.param(lambda n: lines(*long(n).lines, *long(n).lines), id="all twice"),
+        pytest.param(lambda n: lines(*long(200).lines, *long(200).lines[3:200:40] * n), id="a few, many times"),
+        pytest.param(lambda n: lines(*long(4).lines, *(b"x" for _ in range(n)), b"y"), id="bad lines"),
+    ],
+)
+def test_the_work_grows_with_the_file_and_no_faster(grow: Callable[[int], bytes]) -> None:
+    assert executed(grow(400)) < 2.6 * executed(grow(200))
+
+
+def long(count: int) -> Builder:
+    journal = Builder()
+    for n in range(count):
+        journal.add("x-a/b", {"n": n})
+    return journal
+
+
+def executed(raw: bytes) -> int:
+    """How many lines of code run while a file is scanned: no time, so no chance."""
+    source, count = BytesSource(raw), 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        scan(source, lambda: lambda event: None)
+    finally:
+        sys.settrace(None)
+    return count
 
 
 # ---------------------------------------------------------------- every byte
