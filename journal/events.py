@@ -602,28 +602,5 @@ class JournalGap:
     header: JsonObject | None = None
 
 
-#: Events that open, carry or close a run's own history; the others are about a run, not in it (format §5).
-LEDGER: Final = frozenset(
-    {
-        "turn/start",
-        "user/message",
-        "step/start",
-        "request/header",
-        "assistant/delta",
-        "assistant/message",
-        "tool/call",
-        "tool/result",
-        "step/end",
-        "continuation/start",
-        "handoff/pause",
-        "turn/end",
-    }
-)
-
-
-def is_known(type: str) -> bool:
-    return type in EVENT_TYPES
-
-
 def is_extension(type: str) -> bool:
     return type.startswith(EXTENSION_PREFIX)

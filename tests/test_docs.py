@@ -75,11 +75,6 @@ def test_blocks_have_the_keys_that_append_asks_for() -> None:
     assert described == {kind: list(keys) for kind, keys in shapes.BLOCKS.items()}
 
 
-def test_the_ledger_is_the_code_s() -> None:
-    (sentence,) = re.findall(r"The \*ledger\* of a run is what it did: (.*?)\. The other", FORMAT, re.DOTALL)
-    assert set(re.findall(r"`([^`]*)`", sentence)) == events.LEDGER
-
-
 def test_every_finding_has_its_severity() -> None:
     described = {row[0].strip("`"): row[1] for row in documents.table(FORMAT, "code", "severity", "means")}
     assert described == {code: row.severity for code, row in findings.CODES.items()}
