@@ -80,18 +80,20 @@ class Pairing:
     """The calls of one turn. ``requested`` and ``dispatched``: unanswered ones by call_id.
 
     ``operations`` holds every operation of the turn: the unanswered calls that carry it. ``known`` holds every call_id
-    of the turn, trimmed and case-folded: the spelling, or None once two calls share it.
+    of the turn, trimmed and case-folded: the spelling, or None once two calls share it; ``shared`` then has their
+    spellings.
     """
 
     requested: _Index = attrs.field(factory=dict)
     dispatched: _Index = attrs.field(factory=dict)
     operations: _Index = attrs.field(factory=dict)
     known: dict[str, str | None] = attrs.field(factory=dict)
+    shared: dict[str, None] = attrs.field(factory=dict)
 
     @classmethod
-    def of_names(cls, operations: list[str], known: dict[str, str | None]) -> "Pairing":
+    def of_names(cls, operations: list[str], known: dict[str, str | None], shared: list[str]) -> "Pairing":
         """From a snapshot; ``rebuild`` adds the unanswered calls."""
-        return cls(operations=dict.fromkeys(operations), known=known)
+        return cls(operations=dict.fromkeys(operations), known=known, shared=dict.fromkeys(shared))
 
     def request(self, call: Call) -> None:
         """A block asked for this call."""
@@ -141,12 +143,13 @@ class Pairing:
         """What a result is that no unanswered call fits: does the call that it names have one already?"""
         if operation_id is not None and operation_id in self.operations:
             return "duplicate_result"
-        known = call_id.strip().casefold() in self.known
-        waits = _first(self.dispatched, call_id, 0, True) is not None
-        return "duplicate_result" if known and not waits else "orphan_result"
+        named = call_id if call_id in self.shared else self.known.get(call_id.strip().casefold())
+        if named is None or _first(self.dispatched, named, 0, True) is not None:
+            return "orphan_result"
+        return "duplicate_result"
 
     def rebuild(self, calls: list[Call]) -> None:
-        """Index the unanswered calls again, after ``known`` and the operations' names were taken from a snapshot."""
+        """Index the unanswered calls again, after all that ``of_names`` takes came from a snapshot."""
         for call in calls:
             if call.state is None and call.call_seq is None:
                 _add(self.requested, call.call_id, call)
@@ -161,7 +164,12 @@ class Pairing:
 
     def _know(self, call_id: str) -> None:
         folded = call_id.strip().casefold()
-        self.known[folded] = None if folded in self.known else call_id
+        if folded not in self.known:
+            self.known[folded] = call_id
+            return
+        if (first := self.known[folded]) is not None:
+            self.shared[first] = self.known[folded] = None
+        self.shared[call_id] = None
 
 
 def _add(index: _Index, name: str, call: Call) -> None:

@@ -16,7 +16,7 @@ from .state import State
 from .views.closed import Closed
 
 #: Of the shape below. A summary of another version is not read.
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 @cache
@@ -123,7 +123,7 @@ def _read_findings(value: Any) -> FindingList:
 _WRITE: Final[dict[type, Any]] = {
     Closed: Closed.to_json,
     FindingList: _write_findings,
-    Pairing: lambda pairing: [list(pairing.operations), pairing.known],
+    Pairing: lambda pairing: [list(pairing.operations), pairing.known, list(pairing.shared)],
     bytearray: lambda text: text.decode(),
 }
 _READ: Final[dict[Any, Any]] = {

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maka.journal import snapshot
+from maka.journal import snapshot, summary
 from maka.journal.errors import JournalDamaged
 from maka.journal.events import Draft
 from maka.journal.reader import open_source, read
@@ -151,9 +151,9 @@ def rewrite(path: Path, change: Any) -> None:
         lambda first, second: (first, b""),
         lambda first, second: (first, b"[]"),
         lambda first, second: (first, b"{}"),
-        lambda first, second: (first, b'{"v":1,"state":[1,2,3]}'),
-        lambda first, second: (first, b'{"v":1,"state":' + b"[" * 900 + b"]" * 900 + b"}"),
-        lambda first, second: (first, second.replace(b'"v":1', b'"v":99', 1)),
+        lambda first, second: (first, b'{"v":%d,"state":[1,2,3]}' % summary.VERSION),
+        lambda first, second: (first, b'{"v":%d,"state":' % summary.VERSION + b"[" * 900 + b"]" * 900 + b"}"),
+        lambda first, second: (first, second.replace(b'"v":%d' % summary.VERSION, b'"v":99', 1)),
         lambda first, second: (first, second[:-10]),
     ],
 )

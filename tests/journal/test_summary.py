@@ -47,6 +47,16 @@ def test_calls_that_wait_are_still_found() -> None:
     assert [finding.code for finding in state.problems] == ["duplicate_result"]
 
 
+def test_what_a_result_may_name_is_kept() -> None:
+    builder = Builder().start().step().says("", ["c1", "C1", "d"]).result("c1").result("C1").result("d")
+    state = unpacked(packed(fold(builder)))
+    assert packed(state) == packed(fold(builder))
+    builder.result("C1").result(" c1").result(" D")
+    for event in events(builder)[-3:]:
+        state.apply(event)
+    assert [finding.code for finding in state.problems] == ["duplicate_result", "orphan_result", "duplicate_result"]
+
+
 def test_findings_are_counted_on() -> None:
     builder = Builder().start().step()
     for _ in range(1_200):

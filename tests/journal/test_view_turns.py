@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from support.builder import Builder
-from support.folds import fold, problems
+from support.folds import fold, history, problems, text
 
 
 def calls(builder: Builder) -> list[tuple[str, str]]:
@@ -90,6 +90,13 @@ def test_a_result_without_operation_prefers_the_dispatched_call() -> None:
     assert calls(builder) == [("k", "ok"), ("k", "not_started")]
 
 
+def answer(builder: Builder, call_id: str) -> int:
+    """A result that names no operation."""
+    content = [{"kind": "text", "text": "found it"}]
+    result = {**builder.ids, "step": 1, "call_id": call_id, "state": "ok", "content": content, "is_error": False}
+    return builder.add("tool/result", result)
+
+
 @pytest.mark.parametrize("spelling", [" C1", "c1 ", "C1"])
 def test_another_spelling_of_a_unique_id_is_the_same_call(spelling: str) -> None:
     builder = Builder().start().step().says("", ["c1"])
@@ -99,11 +106,34 @@ def test_another_spelling_of_a_unique_id_is_the_same_call(spelling: str) -> None
     assert (calls(builder), problems(builder)) == ([("c1", "ok")], [])
 
 
-def test_another_spelling_of_an_id_that_is_not_unique_belongs_to_nothing() -> None:
-    builder = Builder().start().step().says("", ["c1", "C1"])
-    result = {**builder.ids, "step": 1, "call_id": " c1", "state": "ok", "content": [], "is_error": False}
-    seq = builder.add("tool/result", result)
-    assert problems(builder) == [("duplicate_result", seq)]
+@pytest.mark.parametrize("answered", [0, 1, 2])
+@pytest.mark.parametrize("ids", [["c1", "C1"], ["c1", "c1"], ["C1 ", "c1"]])
+def test_another_spelling_of_an_id_that_is_not_unique_belongs_to_nothing(ids: list[str], answered: int) -> None:
+    builder = Builder().start().step().says("", ids)
+    for call_id in ids[:answered]:
+        answer(builder, call_id)
+    seq = answer(builder, " C1 ")
+    assert problems(builder) == [("orphan_result", seq)]
+    said = [text(message) for message in history(builder).messages() if message["role"] == "user"]
+    assert "found it" in said[-1]
+
+
+@pytest.mark.parametrize("ids", [["c1", "C1"], ["c1", "c1"]])
+def test_one_result_too_many_is_a_duplicate_if_its_id_is_spelled_as_a_call_of_the_turn(ids: list[str]) -> None:
+    builder = Builder().start().step().says("", ids)
+    for call_id in ids:
+        answer(builder, call_id)
+    assert problems(builder) == []
+    for call_id in ids:
+        seq = answer(builder, call_id)
+        assert problems(builder)[-1] == ("duplicate_result", seq)
+
+
+def test_another_spelling_with_another_operation_does_not_answer_a_dispatched_call() -> None:
+    builder = Builder().start().step().says("", ["c1"])
+    builder.call("c1")
+    builder.result(" C1", operation_id="op-of-somebody-else")
+    assert problems(builder) == [("orphan_result", builder.seq - 1)]
 
 
 def test_a_result_of_another_operation_does_not_answer_a_dispatched_call() -> None:
