@@ -170,6 +170,7 @@ class JournalWriter:
         path = Path(path)
         lock = lock or SessionLock.acquire(path.parent)
         name = files.temporary(path)
+        made = [name]
         fd = -1
         try:
             files.sweep(path.parent)
@@ -185,13 +186,16 @@ class JournalWriter:
                 os.link(name, path)
             except FileExistsError:
                 raise _exists(path) from None
+            made.append(path)
             files.sync_dir(path.parent)
             name.unlink()
             return writer
         except BaseException as error:
             if fd >= 0:
                 os.close(fd)
-                name.unlink(missing_ok=True)
+                for link in made:
+                    with suppress(OSError):
+                        link.unlink()
             lock.release()
             if isinstance(error, OSError):
                 raise files.write_error(error, path, "create") from None
