@@ -304,6 +304,16 @@ def test_a_claim_without_run_is_materialized_and_failed() -> None:
     assert codes(builder) == ["claim_repair_required"]
 
 
+@pytest.mark.parametrize("key", ["run_id", "turn_id"])
+def test_a_claim_whose_target_lacks_an_id_is_left_as_it_is(key: str) -> None:
+    _, claim = claimed()
+    builder = Builder().start().end("interrupted")
+    target = {name: value for name, value in claim["target_run"].items() if name != key}
+    builder.add("continuation/claim", {**claim, "target_run": target})
+    assert closers(builder) == []
+    assert codes(builder) == []
+
+
 def test_a_claim_with_its_run_created_lacks_the_rest() -> None:
     builder, claim = claimed()
     builder.add("run/created", {"run": claim["target_run"]})
