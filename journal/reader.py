@@ -5,15 +5,15 @@ import gc
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import attrs
-import orjson
 
 from .codec import MAX_LINE, decode
 from .errors import JournalError, SessionNotFound
-from .events import Event
+from .events import Event, JsonObject
 from .findings import Finding, FindingList
 from .proof import Prover, can_prove_apart
 from .scan import Consumer, Fold, ScanResult, scan, uncollected
@@ -22,7 +22,6 @@ from .source import BOM, Source
 from .state import State
 
 JOURNAL: Final = "journal.jsonl"
-LOCK: Final = "journal.lock"
 #: Forks of forks are followed at most this far (format §6).
 MAX_FORKS: Final = 64
 #: Events of a journal of more bytes are not kept in memory on the way: whoever asks for them reads again.
@@ -186,18 +185,6 @@ class Reading:
         scan(self.source, begin)
         return [event for event in events if event.type != "session/header"]
 
-    def writer_hint(self) -> dict[str, Any] | None:
-        return writer_hint(self.path)
-
-
-def writer_hint(path: Path) -> dict[str, Any] | None:
-    """What the lock file says of its holder: ``{pid, host, since}``. A hint for messages, and nothing else."""
-    try:
-        hint = orjson.loads((path.parent / LOCK).read_bytes()[:4096])
-    except (OSError, ValueError):
-        return None
-    return hint if isinstance(hint, dict) and hint else None
-
 
 def read(path: str | os.PathLike[str], *, observe: Callable[[], Consumer] | None = None, keep: bool = False) -> Reading:
     """Read a journal to the size it has at open; if that changed meanwhile, look again (a few times).
@@ -294,49 +281,54 @@ def first_event(source: Source) -> Event | None:
 
 
 def inherit(header: Event, path: Path, state: State, further: Consumer | None, findings: FindingList) -> None:
-    """Fold a fork's parents, oldest first, each up to its fork point whose sum is checked (format §6)."""
-    chain: list[tuple[Path, int]] = []
-    child, here = header, path
-    while isinstance(parent := child.data.get("parent"), dict):
-        session_id, seq, sum_ = parent.get("session_id"), parent.get("seq"), parent.get("sum")
-        place = here.absolute().parent.parent / str(session_id) / JOURNAL
-        if not isinstance(session_id, str) or SESSION_ID.fullmatch(session_id) is None or not isinstance(seq, int):
-            findings.append(_parent("parent_mismatch", "names no session and event that could be its parent", header))
-            break
-        if len(chain) == MAX_FORKS:
-            findings.append(
-                _parent("parent_missing", f"has more than {MAX_FORKS} parents; the older ones are not read", header)
-            )
-            break
-        try:
-            with open_source(place) as source:
-                at, first = _find(source, seq)
-        except (JournalError, OSError):
-            findings.append(
-                _parent(
-                    "parent_missing",
-                    f"was forked from the session {session_id}, which cannot be read at {place}",
-                    header,
+    """Fold a fork's parents, oldest first, each up to its fork point (format §6).
+
+    A parent is folded only if all is there that the fork began with: the fork point with its sum, and before it
+    nothing that was changed or lost since.
+    """
+    take = state.inherit if further is None else _both(state.inherit, further)
+    with ExitStack() as opened:
+        chain: list[tuple[FileSource, _Prefix]] = []
+        child, here = header, path
+        while isinstance(parent := child.data.get("parent"), dict):
+            session_id, seq, sum_ = parent.get("session_id"), parent.get("seq"), parent.get("sum")
+            place = here.absolute().parent.parent / str(session_id) / JOURNAL
+            if not isinstance(session_id, str) or SESSION_ID.fullmatch(session_id) is None or type(seq) is not int:
+                what = "names no session and event that could be its parent"
+                findings.append(_parent("parent_mismatch", what, header))
+                break
+            if len(chain) == MAX_FORKS:
+                what = f"has more than {MAX_FORKS} parents; the older ones are not read"
+                findings.append(_parent("parent_missing", what, header))
+                break
+            try:
+                source = opened.enter_context(open_source(place))
+                prefix = _look(source, seq)
+            except (JournalError, OSError):
+                what = f"was forked from the session {session_id}, which cannot be read at {place}"
+                findings.append(_parent("parent_missing", what, header))
+                break
+            if prefix.point is None or prefix.point.sum != sum_:
+                what = f"was forked from event {seq} of {session_id}, which is not there with the same sum"
+                findings.append(_parent("parent_mismatch", what, header))
+                break
+            if (doubtful := prefix.doubtful()) is not None:
+                what = (
+                    f"was forked from event {seq} of {session_id}, of which bytes were changed or lost since, at or "
+                    f"before offset {doubtful} of {place}"
                 )
-            )
-            break
-        if at is None or at.sum != sum_ or first is None:
-            findings.append(
-                _parent(
-                    "parent_mismatch",
-                    f"was forked from event {seq} of {session_id}, which is not there with the same sum",
-                    header,
-                )
-            )
-            break
-        chain.append((place, seq))
-        child, here = first, place
-    for place, seq in reversed(chain):
-        try:
-            with open_source(place) as source:
-                _feed(source, seq, state, further)
-        except (JournalError, OSError):
-            findings.append(_parent("parent_missing", f"has a parent at {place} that can no longer be read", header))
+                findings.append(_parent("parent_mismatch", what, header))
+                break
+            chain.append((source, prefix))
+            if prefix.header is None:
+                break  # a salvage has rebuilt it, and of what parent it named nothing is known
+            child, here = prefix.header, place
+        for source, prefix in reversed(chain):
+            try:
+                _feed(source, prefix, take)
+            except OSError:
+                what = f"has a parent at {source.path} that can no longer be read"
+                findings.append(_parent("parent_missing", what, header))
 
 
 def _parent(code: str, what: str, header: Event) -> Finding:
@@ -345,34 +337,88 @@ def _parent(code: str, what: str, header: Event) -> Finding:
     )
 
 
-def _find(source: Source, seq: int) -> tuple[Event | None, Event | None]:
-    """The event of that number, and the header."""
-    found: list[Event | None] = [None, None]
+@attrs.define(eq=False)
+class _Prefix:
+    """What a parent holds up to the fork point ``seq``, found in the last of so many ``passes``.
+
+    ``doubted``: of each unverified line before its number, the first number of those that are missing directly before
+    it (its own: none are) and its offset. ``accepted`` and ``missing`` are what salvages before the fork point list.
+    """
+
+    seq: int
+    passes: int
+    header: Event | None = None
+    point: Event | None = None
+    doubted: dict[int, tuple[int, int]] = attrs.field(factory=dict)
+    accepted: set[int] = attrs.field(factory=set)
+    missing: set[tuple[int, int]] = attrs.field(factory=set)
+    _next: int = 0
+
+    def take(self, event: Event) -> None:
+        number = event.seq
+        if number > self.seq:
+            return
+        if not event.verified:
+            self.doubted[number] = (self._next, event.offset)
+        self._next = number + 1
+        if number == self.seq:
+            self.point = event
+        if event.type == "session/header" and number == 0:
+            self.header = event
+        elif event.type == "journal/gap":
+            self._gap(number, event.data)
+
+    def _gap(self, number: int, data: JsonObject) -> None:
+        """Its lists may be anything but lists of the right things; none accepts itself."""
+        self.accepted.update(n for n in data["unverified"] if n.__class__ is int and n < number)
+        self.missing.update((pair[0], pair[1]) for pair in data["missing"] if _is_range(pair))
+
+    def doubtful(self) -> int | None:
+        """The offset of the first line that shows that something was changed or lost since the fork; None: nothing."""
+        for number, (first, offset) in self.doubted.items():
+            if number not in self.accepted or (first != number and (first, number - 1) not in self.missing):
+                return offset
+        return None
+
+
+def _is_range(pair: object) -> bool:
+    return isinstance(pair, list) and [*map(type, pair)] == [int, int]
+
+
+def _look(source: Source, seq: int) -> _Prefix:
+    """Read all of a parent: which branch of it stands shows only at its end."""
+    prefix = _Prefix(seq, 0)
 
     def begin() -> Consumer:
-        found[:] = [None, None]
-
-        def consume(event: Event) -> None:
-            if event.seq == seq:
-                found[0] = event
-            if event.type == "session/header" and found[1] is None:
-                found[1] = event
-
-        return consume
+        nonlocal prefix
+        prefix = _Prefix(seq, prefix.passes + 1)
+        return prefix.take
 
     scan(source, begin)
-    return found[0], found[1]
+    return prefix
 
 
-def _feed(source: Source, seq: int, state: State, further: Consumer | None) -> None:
-    events: list[Event] = []
+class _Reached(Exception):
+    """The fork point was fed, and nothing behind it is wanted."""
+
+
+def _feed(source: Source, prefix: _Prefix, take: Consumer) -> None:
+    """Give on each event up to the fork point as it is read, in the pass that ``_look`` found to be the last."""
+    left = prefix.passes
+
+    def consume(event: Event) -> None:
+        take(event)
+        if event.seq == prefix.seq:
+            raise _Reached
 
     def begin() -> Consumer:
-        events.clear()
-        return lambda event: events.append(event) if event.seq <= seq else None
+        nonlocal left
+        left -= 1
+        return _pass_over if left else consume
 
-    scan(source, begin)
-    for event in events:
-        state.inherit(event)
-        if further is not None:
-            further(event)
+    with suppress(_Reached):
+        scan(source, begin)
+
+
+def _pass_over(event: Event) -> None:
+    """An event of a pass in which it is not known yet what stands."""
