@@ -19,7 +19,7 @@ from .pairing import Call, Pairing
 from .views.admissions import WITHOUT_MESSAGE
 from .views.problem import mapping, sequence, text_of, whole
 from .views.session import TOOL_BOUNDARY
-from .views.turns import Delta, projected_state
+from .views.turn import Delta, projected_state
 
 #: Blocks that only the projection itself may place.
 _OURS: Final = ("tool_call", "tool_result")

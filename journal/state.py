@@ -13,7 +13,7 @@ import attrs
 from .errors import InvalidEvent
 from .events import EVENT_TYPES, Draft, Event, JsonObject, is_extension
 from .findings import Finding, FindingList
-from .views import admissions, blobs, continuations, interactions, plans, queue, runs, session, turns, usage
+from .views import admissions, blobs, continuations, interactions, order, plans, queue, runs, session, turns, usage
 from .views.admissions import Admissions
 from .views.blobs import Blobs
 from .views.continuations import Continuations
@@ -23,7 +23,7 @@ from .views.problem import Problem
 from .views.queue import Queue
 from .views.runs import Runs
 from .views.session import Session
-from .views.turns import Turns
+from .views.turn import Turns, key_of
 from .views.usage import Usage
 
 #: At most this many type names of extensions are kept.
@@ -151,7 +151,7 @@ class State:
         type_, data = draft.type, draft.data
         if type_ in _OF_OPEN_TURN and data["turn_id"] not in self.turns.open:
             # What was lost excuses what is read, never what is written.
-            where = turns.homeless(self.turns, data["turn_id"])
+            where = order.homeless(self.turns, data["turn_id"])
             raise InvalidEvent(f"{type_} is out of order: {where} (turn_order)", type=type_)
         for name, rule, refusal in _CHECKS.get(type_, ()):
             view = getattr(self, name)
@@ -371,7 +371,7 @@ def _refuse_call(state: State, data: JsonObject) -> str | None:
 
 
 def _refuse_outcome(state: State, data: JsonObject) -> str | None:
-    key = turns.key_of(data["call_seq"], data["turn_id"])
+    key = key_of(data["call_seq"], data["turn_id"])
     if key in state.turns.outcomes:
         return f"call {data['call_seq']} has its outcome already"
     return None if key in state.turns.unknown else f"the result of call {data['call_seq']} is not unknown"

@@ -18,7 +18,7 @@ from ..journal.views.admissions import WITHOUT_MESSAGE, Admission, judge_created
 from ..journal.views.continuations import Claim
 from ..journal.views.interactions import Interaction
 from ..journal.views.problem import mapping, sequence, text_of
-from ..journal.views.turns import OpenTurn, Stop, projected_state
+from ..journal.views.turn import OpenTurn, Stop, projected_state
 from ..journal.wording import not_started, unknown_outcome
 
 _UNKNOWN: Final = {"name": "ToolOutcomeUnknownError", "code": "TOOL_OUTCOME_UNKNOWN"}

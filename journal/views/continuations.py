@@ -7,7 +7,7 @@ import attrs
 from ..events import Event, JsonObject
 from .problem import Handlers, Problem, Refusals, mapping, text_of
 from .runs import Runs
-from .turns import OpenTurn, Turns
+from .turn import OpenTurn, Turns
 
 ClaimState = Literal["reserved", "repair_required", "started_indeterminate", "settled"]
 HandoffState = Literal["pending", "claimed", "continued", "abandoned"]
