@@ -262,3 +262,22 @@ def test_events_are_kept_beside_live_text() -> None:
 
         scan.scan(BytesSource(raw), begin)
         assert fields(kept) == fields(told(BytesSource(raw))[1]), raw
+
+
+class Watched(list[bytes]):
+    """Lines that count how often one of them is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.looks += 1
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(self.__getitem__, range(len(self)))
+
+
+def test_proving_from_far_behind_looks_at_nothing_before() -> None:
+    lines = Watched([b"{}"] * 1000)
+    assert not Chain(0, b"0" * 32).prove(lines, 900)
+    assert lines.looks == 1
