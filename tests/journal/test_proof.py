@@ -270,7 +270,7 @@ class Watched(list[bytes]):
     looks = 0
 
     def __getitem__(self, index: Any) -> Any:
-        self.looks += 1
+        self.looks += isinstance(index, int)
         return super().__getitem__(index)
 
     def __iter__(self) -> Iterator[bytes]:
