@@ -8,11 +8,13 @@ sum it still finds, and says so.
 import os
 from array import array
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
 
 from ..journal.codec import SUM_BYTES
+from ..journal.errors import SessionNotFound
 from ..journal.events import Event
 from ..journal.reader import open_source
 from ..journal.scan import Consumer, Mark, ScanResult, scan
@@ -49,9 +51,13 @@ class Follower:
         if now == before:
             return Look()
         self._stat = now
-        if now is None:
+        source = None
+        if now is not None:
+            with suppress(SessionNotFound):  # it went since
+                source = open_source(self.path)
+        if source is None or now is None:
+            self._stat = None
             return Look(said=[f"{self.path} is gone; waiting for it to come back"])
-        source = open_source(self.path)
         changed = self._changed(source, before, now)
         if changed is not None:
             return self._go_back(source, changed)
@@ -118,8 +124,9 @@ def _key(event: Event) -> int:
 
 
 def _stat(path: Path) -> tuple[int, int, int, int] | None:
+    """None where there is nothing, or nothing that this user may look at: opening it tells which."""
     try:
         found = os.stat(path)
-    except FileNotFoundError:
+    except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

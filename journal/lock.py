@@ -45,9 +45,9 @@ class SessionLock:
         """
         directory = Path(session_dir)
         path = directory / LOCK_NAME
-        if not directory.is_dir():
-            raise SessionNotFound(f"there is no session directory {directory}; look at the path", path=directory)
         try:
+            if not directory.is_dir():
+                raise SessionNotFound(f"there is no session directory {directory}; look at the path", path=directory)
             files.refuse_shared(_guarded(directory))
             for _ in range(_TRIES):
                 fd = _open(path)

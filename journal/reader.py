@@ -127,7 +127,7 @@ def resolve(target: str | os.PathLike[str], root: str | os.PathLike[str] | None 
             from .store import default_root
 
             inside = Path(root if root is not None else default_root()) / "sessions" / text / JOURNAL
-            if inside.exists():
+            if _stands(inside):
                 return inside
         if not os.path.exists(text):
             from .store import default_root
@@ -150,8 +150,17 @@ def resolve(target: str | os.PathLike[str], root: str | os.PathLike[str] | None 
     except OSError as error:
         if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             raise SessionNotFound(f"there is no journal at {text[:200]}: {_reason(error)}", path=text) from None
-        raise JournalError(f"cannot look at {path}: {_reason(error)}; {_remedy(error)}", path=path) from error
+        # Whoever opens it is told what the system refuses.
     return path
+
+
+def _stands(path: Path) -> bool:
+    """Is there something at ``path``, or something that the system does not let this user look at?"""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+    return True
 
 
 def session_name(path: Path) -> str | None:

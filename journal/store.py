@@ -62,11 +62,21 @@ class Store(Protocol):
 
 
 def default_root() -> Path:
-    """``$MAKA_HOME``, else ``$XDG_STATE_HOME/maka``, else ``~/.local/state/maka``."""
+    """``$MAKA_HOME``, else ``$XDG_STATE_HOME/maka``, else ``~/.local/state/maka``.
+
+    Raises SessionNotFound for a user who has no home directory.
+    """
     if home := os.environ.get("MAKA_HOME"):
         return Path(home)
     state = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "maka"
+    if os.path.isabs(state):
+        return Path(state) / "maka"
+    try:
+        return Path.home() / ".local" / "state" / "maka"
+    except RuntimeError:
+        raise SessionNotFound(
+            "there is no home directory to look for sessions in; set MAKA_HOME to where they are", path="~"
+        ) from None
 
 
 class FileStore:
@@ -172,12 +182,12 @@ class FileStore:
         with open_source(path):
             pass
         with SessionLock.acquire(path.parent):
-            for fork in self._forks_of(session_id):
-                raise JournalConflict(
-                    f"{path} is the parent of the session {fork}; delete that one first, or keep both", path=path
-                )
             trash = self.root / TRASH
             try:
+                for fork in self._forks_of(session_id):
+                    raise JournalConflict(
+                        f"{path} is the parent of the session {fork}; delete that one first, or keep both", path=path
+                    )
                 files.make_dirs(trash)
                 target, n = trash / session_id, 1
                 while target.exists():

@@ -326,6 +326,39 @@ def test_a_file_that_may_not_be_read(reachable: Path) -> None:
     unprivileged(work)
 
 
+@pytest.mark.parametrize("depth", [0, 1, 2], ids=["session", "sessions", "root"])
+@pytest.mark.parametrize("by", ["id", "path"])
+def test_a_place_that_may_not_be_searched(reachable: Path, depth: int, by: str) -> None:
+    path = open_turn().write(reachable)
+    open_to_all(path)
+    closed = path.parents[depth]
+    mode = closed.stat().st_mode
+    closed.chmod(0o000)
+
+    def work() -> None:
+        import maka as library
+        from maka.journal.errors import JournalError
+
+        target, root = ("s1", ["--root", reachable]) if by == "id" else (path, [])
+        for verb in ("inspect", "verify", "repair"):
+            answer = maka("journal", verb, target, *root, "--json")
+            assert answer.code == 4, (verb, answer.code, answer.err)
+            document = json.loads(answer.out)
+            assert document.get("verdict", document.get("verdict_before")) == "unreadable"
+        for verb in ("show", "tail"):
+            answer = maka("journal", verb, target, *root)
+            assert answer.code == 4, (verb, answer.code, answer.err)
+            assert f"cannot open {path}: Permission denied; " in answer.err
+        for way in (library.load, library.inspect, library.open_session):
+            with pytest.raises(JournalError, match="Permission denied"):
+                way(str(target), reachable)
+
+    try:
+        unprivileged(work)
+    finally:
+        closed.chmod(mode)
+
+
 def test_a_folder_that_may_not_be_entered(reachable: Path) -> None:
     path = healthy().write(reachable)
     open_to_all(path)

@@ -7,6 +7,7 @@ import pytest
 
 from maka.cli.follow import Follower, Look
 from maka.journal.errors import SessionNotFound
+from maka.journal.reader import FileSource, open_source
 from support.builder import Builder
 
 
@@ -140,3 +141,23 @@ def test_an_empty_file_is_followed_from_its_first_line(tmp_path: Path) -> None:
 def test_without_a_file_there_is_nothing_to_follow(tmp_path: Path) -> None:
     with pytest.raises(SessionNotFound):
         Follower(tmp_path / "journal.jsonl").start(1)
+
+
+def test_a_file_that_goes_between_two_looks_is_waited_for(
+    followed: tuple[Builder, Path, Follower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, path, follower = followed
+    journal.start()
+
+    def late(place: Path) -> FileSource:
+        path.unlink()
+        return open_source(place)
+
+    path.write_bytes(journal.raw())
+    with monkeypatch.context() as patch:
+        patch.setattr("maka.cli.follow.open_source", late)
+        look = follower.look()
+    assert (look.events, look.said) == ([], [f"{path} is gone; waiting for it to come back"])
+    assert follower.look() == Look()
+    path.write_bytes(journal.raw())
+    assert types(follower.look()) == ["turn/start", "user/message"]

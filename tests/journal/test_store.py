@@ -33,6 +33,18 @@ def test_the_default_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert default_root() == Path("/m") == FileStore().root
 
 
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MAKA_HOME", "XDG_STATE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    with pytest.raises(SessionNotFound, match="set MAKA_HOME"):
+        default_root()
+
+
 @pytest.mark.parametrize("umask", [0, 0o022, 0o777])
 def test_everything_is_private_whatever_the_umask(store: FileStore, umask: int) -> None:
     before = os.umask(umask)
