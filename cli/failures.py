@@ -50,6 +50,8 @@ def failure_of(error: Exception) -> Failure:
     for cls, code in _CODES:
         if isinstance(error, cls):
             return Failure(code, _system(error) if isinstance(error, OSError) else str(error))
+    if isinstance(error, MemoryError):
+        return Failure(exits.USAGE, "there is not enough memory for this; let this process have more (`ulimit -v`)")
     return Failure(exits.USAGE, _unforeseen(error))
 
 

@@ -65,3 +65,10 @@ def test_a_defect_says_what_and_where() -> None:
     assert failure.sentence is not None
     assert "KeyError: 'missing' at test_failures.py:" in failure.sentence
     assert "--debug" in failure.sentence
+
+
+def test_too_little_memory_is_no_defect() -> None:
+    failure = failure_of(MemoryError())
+    assert failure.code == 2
+    assert failure.sentence is not None
+    assert "let this process have more" in failure.sentence
