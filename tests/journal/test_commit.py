@@ -395,12 +395,18 @@ def test_tasks_share_a_sync_and_the_loop_goes_on(writer: JournalWriter, path: Pa
 
 
 def test_tasks_of_a_failed_batch_get_the_same_error(writer: JournalWriter, path: Path, disk: FaultyDisk) -> None:
+    gate = Gate("write")
+    disk.failures.append(gate)
+    disk.fail("write", errno.ENOSPC)
+
     async def main() -> None:
         async def append(text: str) -> None:
-            writer.append(note(text))
+            event = writer.append(note(text))
+            if event.seq == last:
+                gate.go.set()  # only now: who appends after the failure has lost nothing
             await writer.aflush()
 
-        disk.fail("write", errno.ENOSPC)
+        last = writer.next_seq + 9
         results = await asyncio.gather(*(append(str(number)) for number in range(10)), return_exceptions=True)
         assert isinstance(results[0], JournalWriteError)
         assert all(result is results[0] for result in results)
