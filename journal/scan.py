@@ -298,7 +298,6 @@ class _Pass:
         self.places = Places(source, self.start)
         self.gap_spans: set[int] = set()
         self.gap_missing: set[int] = set()
-        self.gap_unverified: set[int] = set()
 
     # ------------------------------------------------------------ the frame that is open now
 
@@ -341,7 +340,6 @@ class _Pass:
             s["offset"] for s in data["spans"] if isinstance(s, dict) and isinstance(s.get("offset"), int)
         )
         self.gap_missing.update(m[0] for m in data["missing"] if isinstance(m, list) and m and isinstance(m[0], int))
-        self.gap_unverified.update(n for n in data["unverified"] if isinstance(n, int))
 
     def chain(self) -> _Chain:
         return _Chain(

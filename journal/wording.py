@@ -2,6 +2,10 @@
 
 from typing import Final
 
+#: ``error`` of a result that stands for an outcome which nobody knows, and for a call that never ran.
+UNKNOWN_ERROR: Final = {"name": "ToolOutcomeUnknownError", "code": "TOOL_OUTCOME_UNKNOWN"}
+NOT_STARTED_ERROR: Final = {"name": "ToolNotStartedError", "code": "TOOL_NOT_STARTED"}
+
 #: What a tool's declared recovery means for whoever thinks of calling it again.
 _RECOVERY: Final = {
     "read_only": "The tool declares itself read_only: calling it again changes nothing.",

@@ -19,10 +19,8 @@ from ..journal.views.continuations import Claim
 from ..journal.views.interactions import Interaction
 from ..journal.views.problem import mapping, sequence, text_of
 from ..journal.views.turn import OpenTurn, Stop, projected_state
-from ..journal.wording import not_started, unknown_outcome
+from ..journal.wording import NOT_STARTED_ERROR, UNKNOWN_ERROR, not_started, unknown_outcome
 
-_UNKNOWN: Final = {"name": "ToolOutcomeUnknownError", "code": "TOOL_OUTCOME_UNKNOWN"}
-_NOT_STARTED: Final = {"name": "ToolNotStartedError", "code": "TOOL_NOT_STARTED"}
 _CLOSURE: Final = {"kind": "closure", "reason": "host_restarted"}
 #: What a claim's target fails with where its continuation was given up before the provider was called.
 _ABANDONED: Final = {"resume": "continuation_abandoned_before_provider_dispatch", "handoff": "handoff_abandoned"}
@@ -384,7 +382,7 @@ class _Planner:
         text = not_started() if known else unknown_outcome(call.recovery)
         data["content"] = [{"kind": "text", "text": text}]
         data["is_error"] = True
-        data["error"] = dict(_NOT_STARTED if known else _UNKNOWN)
+        data["error"] = dict(NOT_STARTED_ERROR if known else UNKNOWN_ERROR)
         if call.call_seq is not None:
             data["call_seq"] = call.call_seq
         data["synthesized"] = True

@@ -8,8 +8,9 @@ from typing import Any, Final, TypeGuard
 import attrs
 
 from ..journal.errors import InvalidEvent
+from ..journal.wording import UNKNOWN_ERROR
 from .outputs import Store, cut, shorten
-from .progress import UNKNOWN, Call, Progress
+from .progress import Call, Progress
 from .record import Recorder
 from .tools.arguments import BadArguments, digest, parse, validate
 from .tools.base import LeftBehind, Tool, ToolContext, ToolFailed, ToolOutput, text_block
@@ -246,5 +247,5 @@ def _sound(output: object) -> TypeGuard[ToolOutput]:
 def _outcome(body: "asyncio.Future[ToolOutput]") -> ToolOutput:
     if body.cancelled() or body.exception() is not None:
         text = "the tool gave up by itself" if body.cancelled() else str(body.exception())
-        return ToolOutput([text_block(text)], "unknown", UNKNOWN)
+        return ToolOutput([text_block(text)], "unknown", UNKNOWN_ERROR)
     return body.result()

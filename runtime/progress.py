@@ -6,11 +6,10 @@ from typing import Any
 import attrs
 
 from ..journal.events import Blocks, Draft, JsonObject
-from ..journal.wording import unknown_outcome
+from ..journal.wording import UNKNOWN_ERROR, unknown_outcome
 from .assembly import Assembly
 
 ABORTED = {"name": "ToolAbortedError", "code": "TOOL_ABORTED_BEFORE_DISPATCH"}
-UNKNOWN = {"name": "ToolOutcomeUnknownError", "code": "TOOL_OUTCOME_UNKNOWN"}
 
 
 @attrs.define(eq=False)
@@ -102,4 +101,4 @@ def _unfinished(progress: Progress, call: Call) -> JsonObject:
         text = "The call was cancelled before it ran; it had no effect."
         return progress.result(call, "cancelled", [{"kind": "text", "text": text}], ABORTED)
     text = unknown_outcome(call.recovery)
-    return progress.result(call, "unknown", [{"kind": "text", "text": text}], UNKNOWN)
+    return progress.result(call, "unknown", [{"kind": "text", "text": text}], UNKNOWN_ERROR)

@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 import signal
+import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -442,3 +443,17 @@ def test_a_fork_while_the_mutex_is_held_does_not_hang(writer: JournalWriter) -> 
             os._exit(1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_a_file_that_lost_its_last_name_is_written_no_more(
+    path: Path, disk: FaultyDisk, writer: JournalWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems still give the inode of an unlinked file under its old name."""
+    before = path.read_bytes()
+    found = list(os.stat(path))
+    found[stat.ST_NLINK] = 0
+    monkeypatch.setattr(disk, "stat", lambda _: os.stat_result(found))
+    writer.append(note("too late"))
+    with pytest.raises(JournalConflict, match="unlinked"):
+        writer.flush()
+    assert path.read_bytes() == before
