@@ -1,0 +1,168 @@
+"""The backend protocol: what the kernel asks of a backend, what it gives to one. No I/O."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+import attrs
+
+from ...journal.events import Blocks, JsonObject
+from ..conversation import Conversation
+from ..session_events import SessionEvent
+
+StopReason = Literal["user_stop", "redirect"]
+StopMode = Literal["immediate", "after_step"]
+InteractionKind = Literal["question", "permission", "sandbox_boundary"]
+
+
+@attrs.frozen
+class SteeringLease:
+    """A message for the running turn, taken from the queue. It is consumed once it was acknowledged."""
+
+    lease_id: str
+    message_id: str
+    content: Blocks
+    quotes: list[JsonObject] | None = None
+    attachments: list[JsonObject] | None = None
+
+
+class Interactions(Protocol):
+    """How a run asks a person. What it asks is durable before anybody sees it."""
+
+    async def ask(self, kind: InteractionKind, request: JsonObject) -> JsonObject:
+        """Publishes the request and waits for its outcome, as ``interaction/resolved`` holds it: an answer of the
+        kind, or ``{"kind": "closure", "reason"}``.
+
+        Raises InteractionRefused where it cannot be asked (too many wait, wrong shape, the run is over), and
+        RuntimeInteractionInvariantError where nobody is there to answer.
+        """
+        ...
+
+
+def _none() -> Sequence[SteeringLease]:
+    return ()
+
+
+def _ignore(lease_ids: Sequence[str]) -> None:
+    pass
+
+
+@attrs.frozen(kw_only=True)
+class SendInput:
+    """One run for a backend.
+
+    ``text`` is the user's text, ``content`` the whole message as blocks; it stands in ``history`` already.
+    ``conversation`` is the fold of the session, this run's durable events included: read it, never change it.
+    ``pull_steering`` takes the messages that wait for this turn; each is acknowledged once its own
+    ``steering_message`` was taken (the backend was asked for a later event), or given back.
+    """
+
+    session_id: str
+    turn_id: str
+    run_id: str
+    invocation_id: str
+    text: str
+    content: Blocks
+    conversation: Conversation
+    interactions: Interactions
+    max_steps: int | None = None
+    pull_steering: Callable[[], Sequence[SteeringLease]] = _none
+    ack_steering: Callable[[Sequence[str]], None] = _ignore
+    nack_steering: Callable[[Sequence[str]], None] = _ignore
+
+    @property
+    def history(self) -> list[JsonObject]:
+        """The messages for a provider as they stand now, this turn's included; legal at any time."""
+        return self.conversation.messages()
+
+
+@attrs.frozen(kw_only=True)
+class BackendContext:
+    """What a factory may know: the session, its directory (for blobs), and the kernel's clock and ids.
+
+    ``settings`` are the session's newest values (``backend, model, connection?, cwd, permission_mode, …``).
+    ``new_id`` gives fresh ids, ``now`` Unix milliseconds.
+    """
+
+    session_id: str
+    session_dir: Path
+    settings: JsonObject
+    new_id: Callable[[], str]
+    now: Callable[[], int]
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """What runs turns of one session, one after the other.
+
+    It may offer ``respond_to_user_question(response)`` for questions that it shows by itself.
+    """
+
+    def send(self, input: SendInput, /) -> AsyncIterator[SessionEvent]:
+        """The run's events. Nothing happens before the first ``__anext__``. Exactly one ``complete``, last.
+
+        Asking for the next event says that the ones before are durable where ``BARRIERS`` demands it. The iterator
+        may offer ``ready()``: further events that are there already; they share a sync. It may be closed at any time
+        (``aclose``); then no provider and no tool is entered any more.
+        """
+        ...
+
+    async def stop(self, reason: StopReason, mode: StopMode, /) -> None:
+        """Makes the running ``send`` end: at once, or when its step is done. Nothing running: nothing happens.
+
+        It may be called again to escalate from ``after_step`` to ``immediate``.
+        """
+        ...
+
+    async def dispose(self) -> None:
+        """Gives everything up, a running ``send`` too. Called at most once; the backend is not used afterwards."""
+        ...
+
+
+BackendFactory = Callable[[BackendContext], Backend | Awaitable[Backend]]
+
+
+class BackendRegistry:
+    """Backends by the name that a session's header gives."""
+
+    def __init__(self) -> None:
+        self._factories: dict[str, BackendFactory] = {}
+
+    def register(self, name: str, factory: BackendFactory) -> None:
+        """A later one of the same name takes the earlier one's place, for backends built from then on."""
+        self._factories[name] = factory
+
+    def factory(self, name: str) -> BackendFactory:
+        """Raises BackendUnknown, which names those that there are."""
+        try:
+            return self._factories[name]
+        except KeyError:
+            from ..errors import BackendUnknown
+
+            known = ", ".join(sorted(self._factories)) or "none"
+            raise BackendUnknown(
+                f"no backend {name!r} is registered (there are: {known}); register it, or name another for the session"
+            ) from None
+
+    def names(self) -> list[str]:
+        return sorted(self._factories)
+
+
+def text_of(content: Blocks) -> str:
+    """The text of a message, its text blocks joined."""
+    return "\n".join(str(block["text"]) for block in content if block.get("kind") == "text" and "text" in block)
+
+
+__all__ = [
+    "Backend",
+    "BackendContext",
+    "BackendFactory",
+    "BackendRegistry",
+    "InteractionKind",
+    "Interactions",
+    "SendInput",
+    "SteeringLease",
+    "StopMode",
+    "StopReason",
+    "text_of",
+]

@@ -1,0 +1,69 @@
+"""What a program can meet at the runtime, one closed family. Every message says what happened and what to do."""
+
+
+class RuntimeFailure(Exception):
+    """Base of the family. What a journal raises is a JournalError instead."""
+
+
+class SessionBusy(RuntimeFailure):
+    """Something is open or queued in the session, and what was asked needs it to be at rest (code ``session_busy``)."""
+
+
+class SessionArchived(RuntimeFailure):
+    """The session is archived: it takes no turns until it is taken out again (code ``session_archived``)."""
+
+
+class SessionQuarantined(RuntimeFailure):
+    """A backend of the session failed to stop. ``permanent``: for the life of this process."""
+
+    def __init__(self, message: str, *, permanent: bool) -> None:
+        super().__init__(message)
+        self.permanent = permanent
+
+
+class BackendUnknown(RuntimeFailure):
+    """A session names a backend that is not registered."""
+
+
+class BackendTimeout(RuntimeFailure):
+    """A backend did not stop, dispose or end in the time that it had."""
+
+
+class KernelClosed(RuntimeFailure):
+    """The kernel was closed and starts nothing any more."""
+
+
+class InteractionRefused(RuntimeFailure):
+    """A request or an answer that is not taken. ``code``: ``capacity_exceeded``, ``invalid_request``, ``run_closed``,
+    ``not_found``, ``operation_conflict`` (kind or number of answers do not fit), ``already_resolved``.
+    """
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class RuntimeInteractionInvariantError(RuntimeFailure):
+    """The program used interactions in a way that cannot be right."""
+
+
+class RuntimeInteractionFailStopError(RuntimeFailure):
+    """The durable close of a run's interactions failed. ``authority_failure`` is the original error."""
+
+    def __init__(self, message: str, authority_failure: BaseException) -> None:
+        super().__init__(message)
+        self.authority_failure = authority_failure
+        self.__cause__ = authority_failure
+
+
+class RuntimeOwnerCleanupError(RuntimeFailure):
+    """Several things failed while a run was cleaned up. ``cause`` is an ExceptionGroup, each failure in it once."""
+
+    def __init__(self, message: str, cause: BaseException) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.__cause__ = cause
+
+
+class AppError(RuntimeFailure):
+    """The application that is to run could not be found or loaded, or is none."""

@@ -1,0 +1,74 @@
+"""One place to see what the runtime does: structured events for programs, the same as log lines for people. No I/O.
+
+Neither holds any content of a conversation; an error's text is logged at ERROR only.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import attrs
+
+log = logging.getLogger("maka.runtime")
+
+#: Kind → the level of its log line.
+KINDS: Final = {
+    "session_opened": logging.DEBUG,
+    "session_closed": logging.DEBUG,
+    "session_degraded": logging.ERROR,
+    "session_quarantined": logging.ERROR,
+    "session_recovered": logging.INFO,
+    "backend_built": logging.INFO,
+    "backend_disposed": logging.INFO,
+    "backend_failed": logging.ERROR,
+    "run_started": logging.INFO,
+    "run_ended": logging.INFO,
+    "run_settled": logging.INFO,
+    "stop_requested": logging.INFO,
+    "stop_settled": logging.INFO,
+    "interaction_requested": logging.INFO,
+    "interaction_resolved": logging.INFO,
+}
+
+
+@attrs.frozen
+class LifecycleEvent:
+    """``kind`` is one of ``KINDS``; ``data`` holds ids, names, reasons and ``error`` (an exception), never content."""
+
+    kind: str
+    session_id: str
+    data: dict[str, Any]
+
+
+Listener = Callable[[LifecycleEvent], None]
+
+
+class Lifecycle:
+    """Tells every listener, in order, at once. What a listener raises is logged and harms nobody."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Returns what ends the subscription."""
+        self._listeners.append(listener)
+
+        def unsubscribe() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return unsubscribe
+
+    def tell(self, kind: str, session_id: str, **data: Any) -> None:
+        level = KINDS[kind]
+        if log.isEnabledFor(level):
+            said = " ".join(
+                f"{key}={value!s}" for key, value in data.items() if key != "error" or level >= logging.ERROR
+            )
+            log.log(level, "%s session=%s %s", kind, session_id, said)
+        event = LifecycleEvent(kind, session_id, data)
+        for listener in list(self._listeners):
+            try:
+                listener(event)
+            except Exception:
+                log.exception("a lifecycle listener failed on %s", kind)

@@ -1,0 +1,80 @@
+"""What a backend yields and a client is told: the kinds of session events as one table. No I/O."""
+
+from typing import Any, Final
+
+import attrs
+
+from ..journal.events import JsonObject
+
+
+@attrs.frozen
+class SessionEvent:
+    """One thing that happened in a turn. ``ts`` is Unix milliseconds; ``KINDS`` says what ``data`` holds of each kind.
+
+    Everything but the two deltas stands durably in the journal before a client is told.
+    """
+
+    kind: str
+    id: str
+    turn_id: str
+    ts: int
+    data: JsonObject
+
+
+#: Kind → the keys that ``data`` must hold. More may stand there; what is said of them is in the ledger.
+KINDS: Final[dict[str, tuple[str, ...]]] = {
+    "step_start": (),
+    "request_header": ("reason", "header"),
+    "text_delta": ("message_id", "text"),
+    "thinking_delta": ("message_id", "text"),
+    "text_complete": ("message_id", "text"),
+    "thinking_complete": ("message_id", "text"),
+    # A whole response at once, with the calls it asks for. Clients are told its parts.
+    "assistant_message": ("message_id", "content", "stop_reason"),
+    "token_usage": ("input_tokens", "output_tokens"),
+    "tool_start": ("call_id", "name"),
+    "tool_result": ("call_id", "state", "content"),
+    "step_end": (),
+    "provider_retry": ("attempt", "delay", "failure_class"),
+    "steering_message": ("message_id", "content"),
+    "question_request": ("interaction_id", "questions"),
+    "permission_request": ("interaction_id", "call_id", "name", "arguments", "reason"),
+    "sandbox_boundary_request": ("interaction_id", "expansion", "justification"),
+    "plan_submitted": ("proposal_id", "revision", "title", "steps"),
+    "error": (),
+    "abort": (),
+    "complete": ("stop_reason",),
+}
+
+#: Behind these a backend may act on what it has said: they are durable before it is asked for the next event.
+BARRIERS: Final = frozenset(
+    {
+        "step_start",
+        "request_header",
+        "tool_start",
+        "tool_result",
+        "provider_retry",
+        "steering_message",
+        "plan_submitted",
+    }
+)
+
+#: Live text: a preview, told at once and never synced on its own account.
+DELTAS: Final = frozenset({"text_delta", "thinking_delta"})
+
+#: ``stop_reason`` of ``complete`` → the kind of the turn's end.
+END_OF: Final = {
+    "end_turn": "completed",
+    "user_stop": "aborted",
+    "step_limit": "step_limit",
+    "max_tokens": "max_tokens",
+    "error": "failed",
+}
+
+#: The other way round: how a turn's end is told to a client.
+STOP_REASONS: Final = {kind: stop_reason for stop_reason, kind in END_OF.items()}
+
+
+def missing_key(kind: str, data: dict[str, Any]) -> str | None:
+    """The first key that an event of this kind lacks, if it does."""
+    return next((key for key in KINDS[kind] if key not in data), None)
