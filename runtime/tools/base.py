@@ -73,7 +73,8 @@ class Tool(Protocol):
     ``recovery`` says what may be done about a call whose outcome is unknown: ``read_only`` and ``idempotent`` ones may
     be called again, ``reconcile`` ones can look whether the effect is there, ``never`` leaves it to a person.
     ``parallel_safe`` ones of a step run at the same time. A tool may have a ``timeout`` in seconds, or None where the
-    body keeps the time itself; without that attribute it is 120.
+    body keeps the time itself; without that attribute it is 120. A tool may offer ``leaves(arguments, cwd) -> bool``:
+    whether a call reaches out of the working directory; nobody can know it of a tool without.
     """
 
     @property

@@ -39,6 +39,9 @@ class Command:
 
     ``limit`` is the longest that a call may take, in seconds; ``grace`` the seconds between the polite request to end
     and SIGKILL. Standard output and error are captured together, in the order in which they were written.
+
+    A shell can reach anywhere, and no look at a command line tells where; so there is no ``leaves``, and every call
+    asks unless the permission mode is ``bypass``.
     """
 
     limit: float = 120.0

@@ -44,6 +44,14 @@ class WriteFile:
         await asyncio.to_thread(_write, context.cwd, path, data)
         return ToolOutput.of(f"wrote {len(data)} bytes to {path}")
 
+    def leaves(self, arguments: dict[str, Any], cwd: Path) -> bool:
+        """False for each path that ``execute`` follows; one that it refuses as outside, or cannot resolve, leaves."""
+        try:
+            _locate(cwd, arguments["path"])
+        except ToolFailed:
+            return True
+        return False
+
     async def reconcile(self, arguments: dict[str, Any], context: ToolContext) -> ToolOutput | None:
         """Done, if the file holds exactly that text; anything else proves nothing: others may have written since."""
         path, data = arguments["path"], encodable(arguments["content"]).encode()
