@@ -1,0 +1,143 @@
+"""What an app is: backends by name, tools, and what new sessions begin with. No I/O."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, get_args
+
+import attrs
+
+from ...journal.events import JsonObject, Recovery
+from ..backends.base import BackendFactory
+from ..errors import AppError
+from ..permissions import MODES
+from ..tools.base import Tool
+
+#: Names shown of many.
+_NAMES: Final = 12
+
+
+class SafetyInspector(Protocol):
+    """Looks whether the workspace of a session is as an interrupted run left it, before that run is continued."""
+
+    async def inspect_continuation_safety(self, session_id: str, /) -> JsonObject: ...
+
+
+def _copied(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _kept(value: Any) -> Any:
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping) else value
+
+
+@attrs.frozen(kw_only=True)
+class App:
+    """What a session can be run with. Any object with these attributes will do; those with a default may be missing.
+
+    ``backends`` are factories by the name that a session's header gives; ``default_backend``, ``model``,
+    ``permission_mode`` and ``system`` (the system prompt) go into new sessions. ``tools`` are those that its backends
+    offer to a model. Raises AppError for values that cannot be right.
+    """
+
+    backends: Mapping[str, BackendFactory] = attrs.field(converter=_copied)
+    default_backend: str
+    model: str = ""
+    tools: Sequence[Tool] = attrs.field(default=(), converter=_kept)
+    safety_inspector: SafetyInspector | None = None
+    permission_mode: str = "ask"
+    system: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        for name, (fits, wanted) in _WANTED.items():
+            value = getattr(self, name)
+            if not fits(value):
+                raise AppError(f"`{name}` must be {wanted}, not {_shown(value)}")
+        if self.default_backend not in self.backends:
+            raise AppError(
+                f"`default_backend` is {_shown(self.default_backend)}, which is none of its backends; "
+                f"there are: {listed(self.backends)}"
+            )
+        _check_tools(self.tools)
+
+
+def _backends(value: object) -> bool:
+    return isinstance(value, dict) and bool(value) and all(isinstance(k, str) and callable(v) for k, v in value.items())
+
+
+#: Attribute → whether a value fits, and what is wanted in its place.
+_WANTED: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
+    "backends": (_backends, "a mapping of names to functions that build a backend, with at least one"),
+    "default_backend": (lambda value: isinstance(value, str), "the name of a backend"),
+    "model": (lambda value: isinstance(value, str), "the name of a model, or empty"),
+    "tools": (lambda value: isinstance(value, tuple), "a sequence of tools"),
+    "safety_inspector": (
+        lambda value: value is None or callable(getattr(value, "inspect_continuation_safety", None)),
+        "None or an object with the method `inspect_continuation_safety`",
+    ),
+    "permission_mode": (lambda value: value in MODES, "one of " + ", ".join(f"`{mode}`" for mode in MODES)),
+    "system": (lambda value: value is None or isinstance(value, str), "a text or None"),
+}
+
+_OF_A_TOOL: Final = ("name", "description", "parameters", "recovery", "parallel_safe", "execute")
+
+
+def _check_tools(tools: Sequence[Any]) -> None:
+    seen: set[str] = set()
+    for number, tool in enumerate(tools, 1):
+        if isinstance(tool, type):
+            raise AppError(f"tool {number} is the class {tool.__name__}; put an instance of it there")
+        if lacks := [name for name in _OF_A_TOOL if not hasattr(tool, name)]:
+            raise AppError(f"tool {number}, {_shown(tool)}, lacks {listed(lacks)}; give it what a tool has")
+        if not isinstance(tool.name, str) or not tool.name:
+            raise AppError(f"tool {number} must have a text as its `name`, not {_shown(tool.name)}")
+        if tool.recovery not in get_args(Recovery):
+            raise AppError(
+                f"the `recovery` of tool {_shown(tool.name)} must be one of {listed(get_args(Recovery))}, "
+                f"not {_shown(tool.recovery)}"
+            )
+        if tool.name in seen:
+            raise AppError(f"two of its tools are called {_shown(tool.name)}; give each a name of its own")
+        seen.add(tool.name)
+
+
+def app_of(found: object) -> App:
+    """Takes an object as an app; a function or a class is called first, and is to give one.
+
+    Raises AppError for what is none, and whatever the function raises.
+    """
+    if isinstance(found, type) or (callable(found) and not hasattr(found, "backends")):
+        found = _called(found)
+    if isinstance(found, App):
+        return found
+    fields = attrs.fields(App)
+    if lacks := [field.name for field in fields if field.default is attrs.NOTHING and not hasattr(found, field.name)]:
+        raise AppError(f"{_shown(found)} lacks {listed(lacks)}; give it what an app has, or make it a `maka` App")
+    return App(**{field.name: getattr(found, field.name) for field in fields if hasattr(found, field.name)})
+
+
+def _called(maker: Callable[..., object]) -> object:
+    import inspect
+
+    try:
+        inspect.signature(maker).bind()
+    except TypeError:
+        raise AppError("it takes arguments; name a function without any, or an app") from None
+    except ValueError:
+        pass  # a built-in that does not tell
+    made = maker()
+    if inspect.isawaitable(made):
+        if inspect.iscoroutine(made):
+            made.close()
+        raise AppError("it is asynchronous; make it an ordinary function")
+    return made
+
+
+def _shown(value: object) -> str:
+    """A value by its text if that is short, else by its type."""
+    text = repr(value) if value is None or isinstance(value, str | int | float) else ""
+    return text if 0 < len(text) <= 60 else f"an object of type {type(value).__name__}"
+
+
+def listed(names: Iterable[object]) -> str:
+    """Names for a sentence, the first dozen of many."""
+    every = [f"`{name}`" for name in names]
+    return ", ".join(every[:_NAMES]) + (f" and {len(every) - _NAMES} more" if len(every) > _NAMES else "")
