@@ -23,7 +23,7 @@ from .source import Source
 from .state import State
 
 SNAPSHOT: Final = "snapshot.json"
-VERSION: Final = 1
+VERSION: Final = 2
 #: Bytes of the first line at most, and of the whole file: both come from outside.
 _FIRST: Final = 64 * 1024
 _MOST: Final = 512 * 1024 * 1024

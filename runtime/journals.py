@@ -1,14 +1,25 @@
 """Sessions open for writing, as the kernel needs them: an asynchronous protocol over the journal, and its files."""
 
-from collections.abc import Sequence
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import attrs
 
+from ..journal import files
+from ..journal.errors import JournalError
 from ..journal.events import Draft, Event
 from ..journal.state import State
+from ..journal.store import FileStore
+from ..journal.writer import Hook, JournalWriter, wall_ms
+from ..repair.session import open_session
 from .conversation import Conversation
+from .opening import conversation_of
+
+T = TypeVar("T")
 
 
 class SessionJournal(Protocol):
@@ -49,3 +60,87 @@ class Journals(Protocol):
     async def close(self, session: OpenSession) -> None:
         """Gives the lock up. Raises JournalError for what was lost."""
         ...
+
+
+class FileJournals:
+    """The sessions of a root directory. Implements Journals; the disk is waited for in threads.
+
+    What was begun is finished although its caller was cancelled: a session that nobody waits for any more is closed.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | None = None,
+        *,
+        clock: Callable[[], int] = wall_ms,
+        on_append: Hook | None = None,
+        fs: files.Fs = files.REAL,
+    ) -> None:
+        """``clock``, ``on_append`` and ``fs`` are handed to every writer (see JournalWriter.open)."""
+        #: The same root for whoever creates and lists.
+        self.store = FileStore(root, clock=clock, on_append=on_append)
+        self._clock = clock
+        self._hook = on_append
+        self._fs = fs
+
+    async def open(self, session_id: str, *, cause: str | None = None) -> OpenSession:
+        """See Journals."""
+        opening = _in_thread(lambda: self._open(session_id, cause))
+        try:
+            return await _to_the_end(opening)
+        except asyncio.CancelledError:
+            if not opening.cancelled() and opening.exception() is None:
+                with suppress(JournalError):
+                    await _to_the_end(_in_thread(lambda: _close(opening.result())))
+            raise
+
+    async def close(self, session: OpenSession) -> None:
+        """See Journals. A second call does nothing."""
+        await _to_the_end(_in_thread(lambda: _close(session)))
+
+    def _open(self, session_id: str, cause: str | None) -> OpenSession:
+        writer = open_session(
+            self.store.path(session_id), cause=cause, clock=self._clock, on_append=self._hook, fs=self._fs
+        )
+        try:
+            return OpenSession(session_id, writer.session_dir, writer, conversation_of(writer.path))
+        except BaseException:
+            writer.close()
+            raise
+
+
+def _close(session: OpenSession) -> None:
+    """Close, and raise what that lost: those who appended are not asked any more. A dead handle has said it before."""
+    writer = session.journal
+    assert isinstance(writer, JournalWriter), "it was opened here"
+    lost: JournalError | None = None
+    if not writer.poisoned:
+        try:
+            writer.flush()
+        except JournalError as error:
+            lost = error
+    try:
+        writer.close()
+    finally:
+        if lost is not None:
+            raise lost
+
+
+def _in_thread(work: Callable[[], T]) -> "asyncio.Future[T]":
+    """Not a task: a loop that shuts down cancels those, and the thread would go on unseen."""
+    return asyncio.get_running_loop().run_in_executor(None, work)
+
+
+async def _to_the_end(work: "asyncio.Future[T]") -> T:
+    """The result of ``work``, which no cancellation ends; a caller that was cancelled is so when it is done."""
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait({work})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not work.cancelled():
+            work.exception()
+        raise cancelled
+    return work.result()

@@ -28,8 +28,8 @@ class Interaction:
 class Interactions:
     """``pending`` by id, oldest first; ``by_run``: run_id → their ids.
 
-    ``done``: rows ``[interaction_id, seq, kind, status, outcome]``. ``denials``: run_id → ids of the sandbox boundaries
-    that a client denied it; a fork takes them over.
+    ``done``: rows ``[interaction_id, seq, kind, status, outcome, resolved_seq]``. ``denials``: run_id → ids of the
+    sandbox boundaries that a client denied it; a fork takes them over.
     """
 
     pending: dict[str, Interaction] = attrs.field(factory=dict, metadata={"of": Interaction})
@@ -89,7 +89,7 @@ def _resolved(interactions: Interactions, event: Event) -> Problem | None:
             del interactions.by_run[item.run_id]
         outcome = event.data["outcome"]
         status = "closed" if outcome.get("kind") == "closure" else "answered"
-        interactions.done.add([item.interaction_id, item.seq, item.kind, status, outcome])
+        interactions.done.add([item.interaction_id, item.seq, item.kind, status, outcome, event.seq])
         if outcome.get("kind") == "sandbox_boundary_decision" and outcome.get("decision") == "deny":
             interactions.denials.setdefault(item.run_id, []).append(item.interaction_id)
     return None
@@ -102,11 +102,42 @@ HANDLERS: Final[Handlers] = {
 }
 
 
+def row(interactions: Interactions, interaction_id: str) -> dict[str, Any] | None:
+    """One of the session's own, waiting or not, whatever the number of those that are over; None: there is none.
+
+    ``{interaction_id, kind, status, turn_id, run_id, request, revision}`` while it is ``pending``; then, ``answered``
+    or ``closed``, ``{interaction_id, kind, status, outcome, revision}``. ``revision`` is the number of the event that
+    brought it there.
+    """
+    item = interactions.pending.get(interaction_id)
+    if item is not None:
+        return pending_row(item)
+    if not interactions.done.own(interaction_id):
+        return None
+    found = interactions.done.get(interaction_id)
+    assert found is not None, "it is one of the session's own"
+    _, _, kind, status, outcome, seq = found
+    return {"interaction_id": interaction_id, "kind": kind, "status": status, "outcome": outcome, "revision": seq}
+
+
+def pending_row(item: Interaction) -> dict[str, Any]:
+    """See ``row``."""
+    return {
+        "interaction_id": item.interaction_id,
+        "kind": item.kind,
+        "status": "pending",
+        "turn_id": item.turn_id,
+        "run_id": item.run_id,
+        "request": item.request,
+        "revision": item.seq,
+    }
+
+
 def rows(interactions: Interactions) -> list[dict[str, Any]]:
     """``[{interaction_id, kind, status, outcome?}]`` in the order in which they were requested."""
     done = [
         (seq, {"interaction_id": interaction_id, "kind": kind, "status": status, "outcome": outcome})
-        for interaction_id, seq, kind, status, outcome in interactions.done.since()
+        for interaction_id, seq, kind, status, outcome, _ in interactions.done.since()
     ]
     waiting = [
         (item.seq, {"interaction_id": item.interaction_id, "kind": item.kind, "status": "pending"})

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from maka.journal.events import Event
+from maka.journal.views import interactions
 from support.builder import Builder
 from support.folds import fold, problems
 
@@ -179,3 +181,36 @@ def test_usage_sums_what_is_a_number() -> None:
         builder.add("assistant/message", {**data, "usage": usage})
     sums = fold(builder).usage_row()
     assert (sums["input_tokens"], sums["output_tokens"], sums["reasoning_tokens"]) == (3, 1, 0)
+
+
+def test_an_interaction_is_found_by_its_id_before_and_after_its_outcome() -> None:
+    builder = Builder().start()
+    ask = {"turn_id": "t1", "run_id": "r1", "kind": "question", "request": {"questions": []}}
+    for number in (1, 2, 3):
+        builder.add("interaction/requested", {"interaction_id": f"i{number}", **ask})
+    answer = {"kind": "question_answer", "answers": []}
+    builder.add("interaction/resolved", {"interaction_id": "i2", "outcome": answer})
+    builder.add("interaction/resolved", {"interaction_id": "i3", "outcome": {"kind": "closure", "reason": "timed_out"}})
+    state = fold(builder).interactions
+    assert interactions.row(state, "i1") == {"interaction_id": "i1", "status": "pending", "revision": 3, **ask}
+    assert interactions.row(state, "i2") == {
+        "interaction_id": "i2",
+        "kind": "question",
+        "status": "answered",
+        "outcome": answer,
+        "revision": 6,
+    }
+    closed = interactions.row(state, "i3")
+    assert closed is not None and (closed["status"], closed["revision"]) == ("closed", 7)
+    assert interactions.row(state, "i4") is None
+
+
+def test_a_forks_parents_interactions_are_not_the_forks() -> None:
+    builder = Builder().start()
+    ask = {"turn_id": "t1", "run_id": "r1", "kind": "question", "request": {}}
+    builder.add("interaction/requested", {"interaction_id": "i1", **ask})
+    builder.add("interaction/resolved", {"interaction_id": "i1", "outcome": {"kind": "closure", "reason": "timed_out"}})
+    state = fold(builder).interactions
+    assert interactions.row(state, "i1") is not None
+    interactions.HANDLERS["session/header"](state, Event(0, 0, "session/header", {}, ""))
+    assert interactions.row(state, "i1") is None
