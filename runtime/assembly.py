@@ -26,6 +26,7 @@ MAX_TEXT: Final = 2 << 20
 @attrs.define
 class _Block:
     kind: Literal["text", "thinking", "tool_call"]
+    index: int = 0
     pieces: list[str] = attrs.Factory(list)
     signature: str | None = None
     call_id: str = ""
@@ -98,12 +99,29 @@ class Assembly:
             case _:
                 raise ModelError(f"{type(chunk).__name__} is no chunk of a response", kind="provider_invalid_response")
 
+    @property
+    def spoken(self) -> bool:
+        """Is there any block?"""
+        return bool(self._blocks)
+
+    def complete(self, kind: Literal["text", "thinking"], text: str, index: int, signature: str | None) -> None:
+        """The whole text of a block: it replaces the pieces that came, and what follows is another block's."""
+        block = self._text(kind, index, "")
+        shown = "".join(block.pieces[: block.taken])
+        self._size -= sum(map(len, block.pieces))
+        self._counted(text)
+        # What has been taken stays taken, where it is a part of the whole.
+        block.pieces = [shown, text[len(shown) :]] if text.startswith(shown) else [text]
+        block.taken = 1
+        block.signature = signature if signature is not None else block.signature
+        del self._texts[kind, index]
+
     def pieces(self) -> list[Piece]:
         """The text that came since this was last asked, joined for each block, blocks in the order of their begin."""
         pieces = []
-        for (kind, index), block in self._texts.items():
-            if text := "".join(block.pieces[block.taken :]):
-                pieces.append(Piece(index, "thinking" if kind == "thinking" else "text", text))
+        for block in self._blocks:
+            if block.kind != "tool_call" and (text := "".join(block.pieces[block.taken :])):
+                pieces.append(Piece(block.index, block.kind, text))
                 block.taken = len(block.pieces)
         return pieces
 
@@ -127,7 +145,7 @@ class Assembly:
         # Keyed by kind too: some providers count text and thinking apart.
         block = self._texts.get((kind, index))
         if block is None:
-            block = self._texts[kind, index] = _Block(kind)
+            block = self._texts[kind, index] = _Block(kind, index)
             self._blocks.append(block)
         if text:
             block.pieces.append(self._counted(text))
@@ -137,7 +155,7 @@ class Assembly:
         previous = self._calls.get(index)
         if previous is not None and not previous.closed:
             raise ModelError("a call began before the one in its place had ended", kind="provider_invalid_response")
-        block = self._calls[index] = _Block("tool_call", call_id=call_id, name=name)
+        block = self._calls[index] = _Block("tool_call", index, call_id=call_id, name=name)
         self._blocks.append(block)
         return block
 

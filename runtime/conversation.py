@@ -50,6 +50,11 @@ class Conversation:
     def model(self) -> str:
         return str(self._session.get("model", ""))
 
+    @property
+    def permission_mode(self) -> str:
+        """The session's newest; empty where it has none."""
+        return str(self._session.get("permission_mode", ""))
+
     def run_header(
         self,
         *,
@@ -59,13 +64,16 @@ class Conversation:
         created_at: int,
         root: JsonObject,
         max_steps: int | None = None,
+        workspace_identity: JsonObject | None = None,
     ) -> JsonObject:
         """A run's header (format §5) from the session's, keys in the order of the format."""
         values = {
             "run_id": run_id,
             "invocation_id": invocation_id,
             "turn_id": turn_id,
-            **{key: self._session.get(key) for key in _OF_RUN},
+            **{key: self._session.get(key) for key in ("backend", "model", "connection", "cwd")},
+            "workspace_identity": workspace_identity,
+            "permission_mode": self._session.get("permission_mode"),
             "created_at": created_at,
             "root": root,
             "max_steps": max_steps,

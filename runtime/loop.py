@@ -23,7 +23,7 @@ from .conversation import Conversation
 from .dispatch import Authorize, Dispatcher, ToolLimits
 from .model import Chunk, ModelAdapter, ModelError, ModelRequest, TextDelta, ThinkingDelta, request_header
 from .outputs import Store, store_in
-from .progress import Call, Progress, ending
+from .progress import Call, Progress, ending, settled
 from .record import Journal, Publish, Recorder, SessionEvent
 from .retry import RetryPolicy
 from .tools.base import Tool, text_block
@@ -288,11 +288,11 @@ class _Turn:
         recorder, progress = self._recorder, self._progress
         self._note_stops()
         try:
-            recorder.add_batch(ending(progress, reason))
+            recorder.add_batch([*ending(progress, reason), settled(progress)])
         except InvalidEvent:
             # What came of a response that cannot be recorded is left out: the turn needs an end.
             progress.streaming = None
-            recorder.add_batch(ending(progress, reason))
+            recorder.add_batch([*ending(progress, reason), settled(progress)])
         if reason["kind"] == "aborted":
             recorder.tell("abort", source=reason["source"])
         if reason["kind"] == "failed":

@@ -1,20 +1,22 @@
-"""Where a running turn stands, and the events that end it from there. No I/O."""
+"""Where a running turn stands, the events that begin it, and those that end it from there. No I/O."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import attrs
 
 from ..journal.events import Blocks, Draft, JsonObject
 from ..journal.wording import UNKNOWN_ERROR, unknown_outcome
 from .assembly import Assembly
+from .conversation import Conversation
 
 ABORTED = {"name": "ToolAbortedError", "code": "TOOL_ABORTED_BEFORE_DISPATCH"}
+#: Said of a call that was cancelled before its body was entered.
+NEVER_RAN = "The call was cancelled before it ran; it had no effect."
 
 
 @attrs.define(eq=False)
 class Call:
-    """A call of the current step. ``operation_id`` and ``seq`` are its tool/call's; ``entered``: its body began."""
+    """A call of the current step. ``operation_id``, ``seq`` and ``recovery`` are its tool/call's: it is dispatched."""
 
     call_id: str
     name: str
@@ -69,15 +71,94 @@ class Progress:
         return data
 
 
+def beginning(
+    conversation: Conversation,
+    *,
+    turn_id: str,
+    run_id: str,
+    invocation_id: str,
+    message_id: str,
+    content: Blocks,
+    created_at: int,
+    max_steps: int | None = None,
+    root: JsonObject | None = None,
+    workspace_identity: JsonObject | None = None,
+    quotes: list[JsonObject] | None = None,
+    attachments: list[JsonObject] | None = None,
+) -> list[Draft]:
+    """What opens a turn with a user's message: one batch. ``root`` says what the run is for; by itself the user's."""
+    run = conversation.run_header(
+        run_id=run_id,
+        invocation_id=invocation_id,
+        turn_id=turn_id,
+        created_at=created_at,
+        root=root or {"kind": "user"},
+        max_steps=max_steps,
+        workspace_identity=workspace_identity,
+    )
+    start = {
+        "turn_id": turn_id,
+        "run_id": run_id,
+        "invocation_id": invocation_id,
+        "turn": conversation.turns + 1,
+        "run": run,
+    }
+    message = user_message(
+        turn_id=turn_id,
+        run_id=run_id,
+        message_id=message_id,
+        content=content,
+        source="user",
+        quotes=quotes,
+        attachments=attachments,
+    )
+    return [Draft("turn/start", start), Draft("user/message", message)]
+
+
+def user_message(
+    *,
+    turn_id: str,
+    run_id: str,
+    message_id: str,
+    content: Blocks,
+    source: str,
+    quotes: list[JsonObject] | None,
+    attachments: list[JsonObject] | None,
+) -> JsonObject:
+    """The data of a ``user/message``; ``source`` is its kind."""
+    data: JsonObject = {
+        "message_id": message_id,
+        "turn_id": turn_id,
+        "run_id": run_id,
+        "content": content,
+        "source": {"kind": source},
+    }
+    if quotes:
+        data["quotes"] = quotes
+    if attachments:
+        data["attachments"] = attachments
+    return data
+
+
 def ending(progress: Progress, reason: JsonObject) -> list[Draft]:
-    """What ends the turn from where it stands: the text that came, a result for each call, step, turn and run."""
+    """What ends the turn from where it stands: the text that came, a result for each call, the step, the turn."""
     return list(_ending(progress, reason))
 
 
+def settled(progress: Progress) -> Draft:
+    """The run's cleanup was tried; what it left behind is said."""
+    data: JsonObject = {"run_id": progress.run_id}
+    if progress.cleanup:
+        data["cleanup"] = {"error": "; ".join(progress.cleanup)}
+    return Draft("run/settled", data)
+
+
 def _ending(progress: Progress, reason: JsonObject) -> Iterator[Draft]:
-    if progress.streaming is not None and (content := progress.streaming.message(calls=False)):
-        data = progress.message(content, "interrupted", progress.streaming.usage)
-        yield Draft("assistant/message", {**data, "interrupted": True})
+    if (response := progress.streaming) is not None:
+        content = response.message(calls=False)
+        if content or response.usage is not None:
+            data = progress.message(content, "interrupted", response.usage)
+            yield Draft("assistant/message", {**data, "interrupted": True})
     for call in progress.calls:
         if not call.answered:
             yield Draft("tool/result", _unfinished(progress, call))
@@ -89,16 +170,11 @@ def _ending(progress: Progress, reason: JsonObject) -> Iterator[Draft]:
         if "source" in reason:
             note["source"] = reason["source"]
         yield Draft("session/note", note)
-    settled: dict[str, Any] = {"run_id": progress.run_id}
-    if progress.cleanup:
-        settled["cleanup"] = {"error": "; ".join(progress.cleanup)}
-    yield Draft("run/settled", settled)
 
 
 def _unfinished(progress: Progress, call: Call) -> JsonObject:
-    # A call whose tool/call is on disk but whose body was not entered has had no effect: this process knows it.
-    if not call.entered:
-        text = "The call was cancelled before it ran; it had no effect."
-        return progress.result(call, "cancelled", [{"kind": "text", "text": text}], ABORTED)
+    # A call on disk is dispatched, whatever its backend did with it: the side effect may have happened.
+    if call.operation_id is None:
+        return progress.result(call, "cancelled", [{"kind": "text", "text": NEVER_RAN}], ABORTED)
     text = unknown_outcome(call.recovery)
     return progress.result(call, "unknown", [{"kind": "text", "text": text}], UNKNOWN_ERROR)

@@ -1,38 +1,21 @@
-"""The loop's way into the journal: append, make durable, only then tell. No I/O of its own."""
+"""A turn's way into the journal: append, make durable, only then tell. No I/O of its own."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-import attrs
-
 from ..journal.errors import InvalidEvent, JournalError, JournalWriteError
 from ..journal.events import Draft, Event, JsonObject
+from .session_events import SessionEvent
 
 
 class Journal(Protocol):
-    """What the loop needs of a session that is open for writing."""
+    """What a turn needs of a session that is open for writing."""
 
     def append(self, draft: Draft, /) -> Event: ...
     def append_batch(self, drafts: Sequence[Draft], /) -> list[Event]: ...
     async def aflush(self) -> None: ...
-
-
-@attrs.frozen
-class SessionEvent:
-    """What a client is told. ``ts`` is Unix milliseconds. Kinds: ``step_start``, ``request_header``, ``text_delta``,
-    ``thinking_delta``, ``text_complete``, ``thinking_complete``, ``token_usage``, ``tool_start``, ``tool_result``,
-    ``step_end``, ``provider_retry``, ``error``, ``abort``, and last ``complete``.
-
-    Everything but the two deltas stands durably in the journal before it is told.
-    """
-
-    kind: str
-    id: str
-    turn_id: str
-    ts: int
-    data: JsonObject
 
 
 Publish = Callable[[SessionEvent], None]
@@ -58,6 +41,9 @@ class Recorder:
         self._turn_id = turn_id
         self._now = now
         self._appended = 0
+        # Of what was appended: up to where something waits for a sync, and up to where everything is durable.
+        self._due = 0
+        self._synced = 0
         self._events = 0
         self._unsynced: list[Draft] = []
         self._untold: list[tuple[int, SessionEvent]] = []
@@ -110,10 +96,16 @@ class Recorder:
                 self.failure = error
                 self._again = error, asyncio.ensure_future(self._write_again(error, upto, unsynced))
             await asyncio.shield(self._again[1])
+        self._synced = max(self._synced, upto)
         # Another barrier may have been here meanwhile and taken a part off the front.
         self._unsynced = self._unsynced[len(self._unsynced) - (self._appended - upto) :]
         while self._untold and self._untold[0][0] <= upto:
             self._publish(self._untold.pop(0)[1])
+
+    @property
+    def untold(self) -> bool:
+        """Does something wait for the next barrier: an event to be synced (previews aside), a client to be told?"""
+        return bool(self._untold) or self._due > self._synced
 
     @property
     def second_try(self) -> "list[asyncio.Future[None]]":
@@ -155,9 +147,14 @@ class Recorder:
 
     def _note(self, draft: Draft, event: Event) -> None:
         self._appended += 1
+        if not draft.ignorable:
+            self._due = self._appended
         self._unsynced.append(draft)
         self._observe(event)
 
     def _event(self, kind: str, data: JsonObject) -> SessionEvent:
         self._events += 1
         return SessionEvent(kind, f"{self._turn_id}:{self._events}", self._turn_id, self._now(), data)
+
+
+__all__ = ["Journal", "Publish", "Recorder", "SessionEvent"]

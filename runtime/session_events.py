@@ -41,6 +41,8 @@ KINDS: Final[dict[str, tuple[str, ...]]] = {
     "permission_request": ("interaction_id", "call_id", "name", "arguments", "reason"),
     "sandbox_boundary_request": ("interaction_id", "expansion", "justification"),
     "plan_submitted": ("proposal_id", "revision", "title", "steps"),
+    # What the end of the run says that it left behind. Nobody is told.
+    "cleanup_failed": ("text",),
     "error": (),
     "abort": (),
     "complete": ("stop_reason",),
