@@ -56,7 +56,9 @@ def _configured(path: Path) -> str | None:
         line = raw.count(b"\n", 0, error.start) + 1
         raise AppError(f"{path}, line {line}, is not UTF-8; save the file as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
-        raise AppError(f"{path} is not valid TOML: {str(error)[:200]}; mend that place") from error
+        end = text.count("\n") + 1
+        said = str(error).replace("at end of document", f"at the end, line {end}")
+        raise AppError(f"{path} is not valid TOML: {said[:200]}; mend that place") from error
     except (ValueError, RecursionError) as error:
         raise AppError(f"{path} is not valid TOML: it holds something too big; write it shorter") from error
     if not isinstance(table, dict):
