@@ -136,6 +136,42 @@ def listing(root: str | None) -> tuple[Doc, Path]:
     return {"sessions": [_checked(store.path(row["session_id"]), row) for row in store.list()]}, place
 
 
+def application(name: str | None, root: str | None) -> Doc:
+    """Of `app show`. Imports the app. Raises AppError, and SessionNotFound for a user who has no root."""
+    import contextlib
+    import os
+    import sys
+
+    from ..journal.store import default_root
+    from ..runtime.app import load_app
+    from ..runtime.permissions import MODES, stance
+
+    place = Path(root) if root is not None else default_root()
+    # What the app's module prints is no part of the answer.
+    with contextlib.redirect_stdout(sys.stderr):
+        app, source = load_app(name, place, os.environ, Path.cwd())
+    tools = [
+        {
+            "name": tool.name,
+            "recovery": tool.recovery,
+            "parallel_safe": bool(tool.parallel_safe),
+            "permissions": {mode: stance(mode, tool) for mode in MODES},
+        }
+        for tool in app.tools
+    ]
+    return {
+        "app": source.name,
+        "named_by": source.origin,
+        "backends": list(app.backends),
+        "default_backend": app.default_backend,
+        "model": app.model,
+        "permission_mode": app.permission_mode,
+        "system": app.system,
+        "safety_inspector": app.safety_inspector is not None,
+        "tools": tools,
+    }
+
+
 def _checked(path: Path, row: Doc) -> Doc:
     """The row with its verdict, where what a listing looks at is all of the file."""
     from ..journal.listing import TAIL

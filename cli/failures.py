@@ -7,6 +7,7 @@ from typing import Final
 import attrs
 
 from ..journal import errors
+from ..runtime.errors import AppError
 from . import exits
 
 #: The first class that fits decides.
@@ -17,6 +18,7 @@ _CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (errors.JournalConflict, exits.USAGE),
     (errors.InvalidEvent, exits.USAGE),
     (errors.JournalError, exits.REFUSED),
+    (AppError, exits.USAGE),
     (OSError, exits.USAGE),
 )
 

@@ -382,6 +382,51 @@ def listing(doc: Doc, paint: Painter) -> Lines:
     return table(rows, paint, head=head, styles=style, right=frozenset({2}), indent="") if rows else []
 
 
+# ---------------------------------------------------------------- app
+
+#: What a permission mode does with a tool's calls, in words for a cell.
+_STANCE: Final = {"runs": "runs", "asks": "asks", "depends": "asks if it leaves"}
+_STANCE_STYLE: Final = {"asks": "yellow", "asks if it leaves": "cyan"}
+
+
+def application(doc: Doc, paint: Painter) -> Lines:
+    """The answer of `app show`."""
+    backends = doc.get("backends")
+    named = [
+        line(name, 60) + (" (default)" if name == doc.get("default_backend") else "")
+        for name in (backends if isinstance(backends, list) else [])
+    ]
+    rows = [
+        ["app", line(doc.get("app"))],
+        ["named by", line(doc.get("named_by"))],
+        ["backends", ", ".join(named)],
+        ["model", line(doc.get("model") or "-", _CELL)],
+        ["permission mode", line(doc.get("permission_mode"), 20)],
+        ["system prompt", line(doc.get("system") or "-", _CELL)],
+        ["safety inspector", "yes" if doc.get("safety_inspector") else "-"],
+    ]
+    out = table(rows, paint, styles=_label, indent="")
+    tools = _rows(doc, "tools")
+    if not tools:
+        return [*out, "", "it has no tools"]
+    modes = list(_object(tools[0].get("permissions")))
+
+    def style(column: int, cell: str) -> str:
+        return _STANCE_STYLE.get(cell, "") if column > 2 else ""
+
+    body = [
+        [
+            line(tool.get("name"), 40),
+            line(tool.get("recovery"), 20),
+            "yes" if tool.get("parallel_safe") else "-",
+            *(_STANCE.get(str(said), line(said, 20)) for said in _object(tool.get("permissions")).values()),
+        ]
+        for tool in tools
+    ]
+    head = ["tool", "recovery", "parallel", *(f"in {mode}" for mode in modes)]
+    return [*out, "", paint("tools", "bold"), *table(body, paint, head=head, styles=style)]
+
+
 # ---------------------------------------------------------------- events
 
 

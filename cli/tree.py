@@ -7,12 +7,14 @@ import typer
 from typer.main import get_command
 
 from . import exits
+from .app_command import app
 from .console import Console
 from .journal import journal
 from .parsing import Command, Group
 
 root = typer.Typer(name="maka", cls=Group, rich_markup_mode=None, pretty_exceptions_enable=False)
 root.add_typer(journal, name="journal")
+root.add_typer(app, name="app")
 
 
 def _version(asked: bool) -> None:

@@ -51,7 +51,7 @@ def test_wrong_usage_is_one_sentence(maka_: Run, words: list[str], names: str) -
     assert "--help" in ran.err
 
 
-@pytest.mark.parametrize("words", [[], ["journal"]])
+@pytest.mark.parametrize("words", [[], ["journal"], ["app"]])
 def test_without_a_command_it_says_what_there_is(maka_: Run, words: list[str]) -> None:
     ran = maka_(*words)
     assert (ran.code, ran.out) == (2, "")
