@@ -21,6 +21,10 @@ class SessionQuarantined(RuntimeFailure):
         self.permanent = permanent
 
 
+class TurnCancelled(RuntimeFailure):
+    """The turn was stopped before it began: nothing of it is in the journal."""
+
+
 class BackendUnknown(RuntimeFailure):
     """A session names a backend that is not registered."""
 

@@ -1,0 +1,139 @@
+"""One backend object of a session, from its building to its disposal: the phases, and what each allows. No I/O."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, Literal
+
+import attrs
+
+from ..backends.base import Backend, StopMode, StopReason
+from ..errors import BackendTimeout, RuntimeFailure
+from .failures import combine
+
+Phase = Literal["active", "stopping", "disposing", "terminated", "failed"]
+
+#: What happens to a generation in a phase. Anything that is not here leaves the phase as it is.
+_NEXT: Final[dict[tuple[Phase, str], Phase]] = {
+    ("active", "stop"): "stopping",
+    ("stopping", "idle"): "active",
+    ("active", "dispose"): "disposing",
+    ("stopping", "dispose"): "disposing",
+    ("disposing", "disposed"): "terminated",
+    ("disposing", "dispose failed"): "failed",
+}
+
+
+@attrs.frozen(kw_only=True)
+class Deadlines:
+    """Seconds. ``stop`` and ``dispose``: for those calls of a backend, and for closing a run's interactions.
+
+    ``after_step``: until a stop that waits for the end of the step becomes immediate. ``exit``: for ``send`` to end
+    once the turn has. ``grace``: for ``send`` to end after a disposal, before the session counts as quarantined.
+    """
+
+    stop: float = 30.0
+    dispose: float = 30.0
+    after_step: float = 600.0
+    exit: float = 30.0
+    grace: float = 0.1
+
+
+Spawn = Callable[[Coroutine[Any, Any, Any], str], "asyncio.Task[Any]"]
+
+
+class Generation:
+    """A backend and what was tried with it. ``failure`` is what its stop raises from now on; ``disposal_failure`` what
+    its disposal raised. ``runs``: how many are on it and have not exited.
+    """
+
+    def __init__(self, number: int, backend: Backend, deadlines: Deadlines, spawn: Spawn) -> None:
+        self.number = number
+        self.backend = backend
+        self.phase: Phase = "active"
+        self.runs = 0
+        #: It is to be replaced once nothing runs on it.
+        self.stale = False
+        self.failure: BaseException | None = None
+        self.disposal_failure: BaseException | None = None
+        self._deadlines = deadlines
+        self._spawn = spawn
+        self._disposal: asyncio.Task[None] | None = None
+        self._failing: asyncio.Task[None] | None = None
+
+    def moves(self, what: str) -> None:
+        self.phase = _NEXT.get((self.phase, what), self.phase)
+
+    def leave(self) -> None:
+        """A run has exited."""
+        self.runs -= 1
+        if not self.runs:
+            self.moves("idle")
+
+    async def stop(self, reason: StopReason, mode: StopMode, entered: asyncio.Event) -> None:
+        """Asks the backend to stop. Where that fails it is disposed, and every later stop raises the same error.
+
+        ``entered`` is set when the backend's ``stop`` has been entered, or will not be.
+        """
+        if self.failure is None and self._failing is None:
+            self.moves("stop")
+            seconds = self._deadlines.stop if mode == "immediate" else self._deadlines.after_step
+
+            def call() -> Awaitable[None]:
+                # Set before, in one stretch with what the backend does at once: who waits for it runs later.
+                entered.set()
+                return self.backend.stop(reason, mode)
+
+            error = await self._bounded(call, "stop", seconds)
+            if not self.runs:
+                self.moves("idle")
+            if error is None:
+                return
+            await self.fail(error)
+        entered.set()
+        if self._failing is not None:
+            await asyncio.shield(self._failing)
+        assert self.failure is not None
+        raise self.failure
+
+    async def fail(self, error: BaseException) -> None:
+        """The backend cannot be stopped: give it up. The first failure counts."""
+        if self._failing is None:
+            self._failing = self._spawn(self._fail(error), "backend failed")
+        await asyncio.shield(self._failing)
+
+    async def _fail(self, error: BaseException) -> None:
+        await self.dispose()
+        self.failure = combine("the backend could be neither stopped nor disposed", [error, self.disposal_failure])
+
+    async def dispose(self) -> None:
+        """Gives the backend up, once. Raises nothing: see ``disposal_failure``."""
+        if self._disposal is None:
+            self.moves("dispose")
+            self._disposal = self._spawn(self._dispose(), "dispose backend")
+        await asyncio.shield(self._disposal)
+
+    async def _dispose(self) -> None:
+        self.disposal_failure = await self._bounded(self.backend.dispose, "dispose", self._deadlines.dispose)
+        self.moves("disposed" if self.disposal_failure is None else "dispose failed")
+
+    async def _bounded(self, call: Callable[[], Awaitable[None]], what: str, seconds: float) -> BaseException | None:
+        """What a call of the backend failed with, its time being over included."""
+
+        async def called() -> None:
+            await call()
+
+        task = self._spawn(called(), f"backend {what}")
+        try:
+            await asyncio.wait({task}, timeout=seconds)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if not task.done():
+            task.cancel()
+            return BackendTimeout(
+                f"the backend's {what}() did not return within {seconds:g} s; "
+                "the backend is given up, mend it or give it more time"
+            )
+        if task.cancelled():
+            return RuntimeFailure(f"the backend's {what}() cancelled itself; mend the backend")
+        return task.exception()

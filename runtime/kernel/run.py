@@ -1,0 +1,210 @@
+"""One run from its claim to its exit: what is known of it, and how its turn is ended exactly once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+from ...journal.errors import JournalError
+from ...journal.events import Blocks, Draft, JsonObject
+from ..errors import RuntimeInteractionFailStopError
+from ..ledger import Ledger
+from .asking import RunInteractions
+from .authority import ClosureReason, InteractionOwner, MessageOwner, RunIdentity
+from .delivery import Delivery
+from .entry import Entry
+from .generations import Deadlines, Generation, Spawn
+
+Claimant = Literal["event", "stop"]
+
+
+class Run:
+    """A start, and what becomes of it.
+
+    ``begun``: its first batch was handed to the writer; before that it can be cancelled and leaves nothing.
+    ``started``: its begin succeeded (or failed, then it holds that error). ``sent``: the backend was entered.
+    ``claimant`` and ``reason``: who decided how the turn ends, and how. ``ended``: the turn's end was tried.
+    """
+
+    def __init__(
+        self,
+        entry: Entry,
+        identity: RunIdentity,
+        *,
+        invocation_id: str,
+        message_id: str,
+        content: Blocks,
+        message: JsonObject,
+        max_steps: int | None,
+        deadlines: Deadlines,
+        spawn: Spawn,
+        overdue: "Callable[[Run], None]",
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.entry = entry
+        self.identity = identity
+        self.invocation_id = invocation_id
+        self.message_id = message_id
+        self.content = content
+        self.message = message
+        self.max_steps = max_steps
+        self.delivery = Delivery()
+        self.generation: Generation | None = None
+        self.ledger: Ledger | None = None
+        self.owner: InteractionOwner | None = None
+        self.messages: MessageOwner | None = None
+        self.asking = RunInteractions(self)
+        self.begun = False
+        self.cancelled = False
+        self.sent = False
+        self.step_ended = False
+        self.stream_ended = False
+        self.exited = False
+        #: Its turn's end could not be written.
+        self.lost = False
+        self.telling: asyncio.TimerHandle | None = None
+        self.claimant: Claimant | None = None
+        self.reason: JsonObject | None = None
+        #: What the backend said of its end before it ended.
+        self.reported_error: JsonObject = {}
+        self.abort_source = "backend"
+        self.failures: list[BaseException] = []
+        self.started: asyncio.Future[None] = loop.create_future()
+        self.started.add_done_callback(seen)
+        self.pump: asyncio.Task[None] | None = None
+        self._deadlines = deadlines
+        self._spawn = spawn
+        self._overdue = overdue
+        self._watch: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------ the terminal fact
+
+    def claim_terminal(self, claimant: Claimant, reason: JsonObject) -> bool:
+        """The first claim decides how the turn ends."""
+        if self.claimant is not None:
+            return False
+        self.claimant, self.reason = claimant, reason
+        return True
+
+    async def close_interactions(self) -> None:
+        """No request and no answer is taken any more. Raises RuntimeInteractionFailStopError; the same each time."""
+        if self._closing is None:
+            self._closing = self._spawn(self._close_interactions(), "close interactions")
+        await asyncio.shield(self._closing)
+
+    async def _close_interactions(self) -> None:
+        self.asking.close()
+        if self.owner is None:
+            return
+        close = self._spawn(_closed(self.owner, self.closure), "interaction owner close")
+        await asyncio.wait({close}, timeout=self._deadlines.stop)
+        failure: BaseException | None
+        if not close.done():
+            close.cancel()
+            failure = TimeoutError(f"close() did not return within {self._deadlines.stop:g} s")
+        elif close.cancelled():
+            failure = RuntimeError("close() cancelled itself")
+        else:
+            failure = close.exception()
+        if failure is not None:
+            raise RuntimeInteractionFailStopError(
+                f"what was answered in run {self.identity.run_id} of session {self.identity.session_id} is not "
+                f"certain, because its interactions could not be closed ({failure}); look at them before it goes on",
+                failure,
+            )
+
+    @property
+    def closure(self) -> ClosureReason:
+        return "turn_stopped" if self.claimant == "stop" else "turn_terminal"
+
+    async def end(self) -> None:
+        """Writes the turn's end and makes it durable, once, for whoever asks. Raises JournalError.
+
+        How the turn ends was claimed before. The interactions are closed first; where that fails the end is written
+        all the same.
+        """
+        if self._ending is None:
+            self._ending = self._spawn(self._end(), "end turn")
+        await asyncio.shield(self._ending)
+
+    async def has_started(self) -> None:
+        """Waits until its begin is durable and it is bound. Raises what failed."""
+        await asyncio.shield(self.started)
+
+    def watch_exit(self) -> None:
+        """From now on ``send`` has its time to end in."""
+        if self._watch is None and not self.exited:
+            self._watch = asyncio.get_running_loop().call_later(self._deadlines.exit, self._overdue, self)
+
+    def exit(self, error: BaseException | None) -> None:
+        """It is over; the consumer is told."""
+        self.exited = True
+        for handle in (self._watch, self.telling):
+            if handle is not None:
+                handle.cancel()
+        self.delivery.close(error)
+
+    def respond(self, answered: "Awaitable[None]", name: str) -> None:
+        """Hands an outcome to the backend's responder."""
+        self._spawn(self._respond(answered, name), name)
+
+    async def _respond(self, answered: "Awaitable[None]", name: str) -> None:
+        try:
+            await answered
+        except Exception as error:
+            error.add_note(f"raised by the backend's {name}()")
+            self.failures.append(error)
+
+    async def _end(self) -> None:
+        try:
+            await self.close_interactions()
+            closed = True
+        except RuntimeInteractionFailStopError as error:
+            self.failures.append(error)
+            closed = False
+        try:
+            await self._write_end()
+        except JournalError as error:
+            self.failures.append(error)
+            self.lost = True
+            self.entry.degraded = self.entry.degraded or error
+            raise
+        finally:
+            self.watch_exit()
+            self.entry.changed()
+        if closed and self.owner is not None:
+            try:
+                self.owner.release()
+            except Exception as error:
+                self.failures.append(error)
+        self.asking.settle(self.closure)
+
+    async def _write_end(self) -> None:
+        if self.entry.degraded is not None:
+            raise self.entry.degraded
+        session, ledger = self.entry.open, self.ledger
+        assert session is not None
+        assert ledger is not None
+        assert self.reason is not None
+        outcome = {"kind": "closure", "reason": self.closure}
+        closures = [
+            Draft("interaction/resolved", {"interaction_id": waiting.interaction_id, "outcome": outcome})
+            for waiting in session.journal.state.interactions.of_run(self.identity.run_id)
+        ]
+        ledger.end(self.reason, before=closures)
+        await ledger.barrier()
+
+    @property
+    def ended(self) -> bool:
+        return self._ending is not None and self._ending.done()
+
+
+async def _closed(owner: InteractionOwner, reason: ClosureReason) -> None:
+    await owner.close(reason)
+
+
+def seen(future: "asyncio.Future[Any]") -> None:
+    """Its failure is told where it is waited for; nobody has to."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,139 @@
+"""One attempt to stop a run, shared by all who ask: backend and interactions side by side, then the turn's end."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from ...journal.errors import JournalError
+from ..backends.base import StopMode, StopReason
+from .failures import combine
+from .generations import Deadlines, Generation, Spawn
+from .run import Run, seen
+
+
+class StopAttempt:
+    """``future`` ends when the turn's end is durable, or could not be made so, and raises what failed.
+
+    It may end while the backend's ``send`` goes on.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        source: str,
+        mode: StopMode,
+        reason: StopReason,
+        stop_id: str,
+        new_id: Callable[[], str],
+        deadlines: Deadlines,
+        spawn: Spawn,
+    ) -> None:
+        self.run = run
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.future.add_done_callback(seen)
+        self._mode = mode
+        self._reason = reason
+        self._source = source
+        self._escalated = asyncio.Event()
+        self._new_id = new_id
+        self._deadlines = deadlines
+        self._spawn = spawn
+        #: Requests to stop that are not in the journal yet: id, source, mode.
+        self._unnoted: list[tuple[str, str, StopMode]] = [(stop_id, source, mode)]
+        self._beside: list[asyncio.Task[Any]] = []
+        run.claim_terminal("stop", {"kind": "aborted", "source": source})
+
+    def escalate(self, source: str, stop_id: str) -> None:
+        """What was to wait for the end of the step happens at once."""
+        if self._mode == "after_step" and not self._escalated.is_set():
+            self._unnoted.append((stop_id, source, "immediate"))
+            self._escalated.set()
+
+    async def carry_out(self) -> BaseException | None:
+        """What failed, as everybody is told; the turn has its end, if the journal took it."""
+        run = self.run
+        try:
+            await asyncio.shield(run.started)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            # The start ends by itself what it had begun.
+            return error
+        failures: list[BaseException | None] = [self._note()]
+        generation = run.generation
+        assert generation is not None
+        if self._mode == "after_step":
+            failures.append(await self._after_step(generation))
+        else:
+            failures += await self._at_once(generation)
+        try:
+            # Closes the interactions too, where that was not tried yet.
+            await run.end()
+        except JournalError as error:
+            failures.append(error)
+        failures += [failure for failure in run.failures if failure not in failures]
+        failures += [_failure(task) for task in await self._settled()]
+        return combine(f"stopping run {run.identity.run_id} failed in several ways", failures)
+
+    async def _settled(self) -> "list[asyncio.Task[Any]]":
+        if self._beside:
+            await asyncio.wait(self._beside)
+        return self._beside
+
+    def _note(self) -> BaseException | None:
+        """What was asked goes to the journal, made durable beside the rest."""
+        ledger = self.run.ledger
+        assert ledger is not None
+        if ledger.sealed or ledger.failure is not None:
+            return None
+        try:
+            while self._unnoted:
+                ledger.stop_requested(*self._unnoted.pop(0))
+        except JournalError as error:
+            return error
+        self._beside.append(self._spawn(ledger.barrier(), "stop requested"))
+        return None
+
+    async def _at_once(self, generation: Generation) -> list[BaseException | None]:
+        """Backend and interactions side by side, the backend first."""
+        run = self.run
+        tasks: list[asyncio.Task[Any]] = []
+        if not (run.sent and run.stream_ended):
+            entered = asyncio.Event()
+            tasks.append(self._spawn(generation.stop(self._reason, "immediate", entered), "stop backend"))
+            await entered.wait()
+        tasks.append(self._spawn(run.close_interactions(), "close interactions"))
+        await asyncio.wait(tasks)
+        return [_failure(task) for task in tasks]
+
+    async def _after_step(self, generation: Generation) -> BaseException | None:
+        """Waits for the end of the step, a failure, an escalation or the deadline; the latter two stop at once.
+
+        The interactions stay open meanwhile: the step may need an answer to come to its end.
+        """
+        run = self.run
+        if run.sent and run.stream_ended:
+            return None
+        stop = self._spawn(generation.stop(self._reason, "after_step", asyncio.Event()), "stop backend after step")
+        rest = self._spawn(self._at_rest(stop), "wait for the end of the step")
+        escalated = self._spawn(self._escalated.wait(), "wait for an escalation")
+        await asyncio.wait({rest, escalated}, timeout=self._deadlines.after_step, return_when=asyncio.FIRST_COMPLETED)
+        escalated.cancel()
+        if rest.done():
+            return _failure(rest)
+        rest.cancel()
+        failures: list[BaseException | None] = [self._note()]
+        failures += await self._at_once(generation)
+        if generation.failure is None:
+            # It was to return at the end of the step, which was not waited for.
+            stop.cancel()
+        return combine(f"stopping run {run.identity.run_id} at once failed in several ways", failures)
+
+    async def _at_rest(self, stop: "asyncio.Task[None]") -> None:
+        await asyncio.shield(stop)
+        await self.run.entry.until(lambda: self.run.step_ended or self.run.stream_ended)
+
+
+def _failure(task: "asyncio.Task[Any]") -> BaseException | None:
+    return None if task.cancelled() else task.exception()
