@@ -135,7 +135,7 @@ def _said(block: JsonObject) -> str:
 
 
 def _is_shown_image(block: JsonObject) -> bool:
-    return block["kind"] == "image" and isinstance(block.get("data"), str)
+    return block["kind"] == "image" and isinstance(block.get("data"), str) and isinstance(block.get("media_type"), str)
 
 
 def _image(block: JsonObject) -> JsonObject:

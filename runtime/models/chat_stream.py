@@ -120,8 +120,16 @@ class ChatStream:
         call.arguments.append(arguments)
         if call.begun:
             yield ToolCallDelta(arguments, call.index)
-        elif call.call_id and call.name:
-            yield from _begin(call)
+        else:
+            yield from self._begin_up_to(call)
+
+    def _begin_up_to(self, call: _Call) -> Iterator[Chunk]:
+        """Begins the calls in their order, as far as what they begin with is known."""
+        for earlier in self._calls[: call.index + 1]:
+            if not (earlier.call_id and earlier.name):
+                return
+            if not earlier.begun:
+                yield from _begin(earlier)
 
     def _place(self, index: int | None, call_id: str, name: str, arguments: str) -> _Call:
         """The call that a piece belongs to, a new one where it can belong to none that there is."""
