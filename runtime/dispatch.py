@@ -1,19 +1,21 @@
 """The calls of one step: check, make the dispatch durable, run the body, record the outcome as it comes."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
 import attrs
 
-from ..journal.errors import InvalidEvent
+from ..journal.errors import JournalError
+from ..journal.events import Blocks, JsonObject
 from ..journal.wording import UNKNOWN_ERROR
+from .ledger import Sink
 from .outputs import Store, cut, shorten
-from .progress import Call, Progress
-from .record import Recorder
-from .tools.arguments import BadArguments, digest, parse, validate
-from .tools.base import LeftBehind, Tool, ToolContext, ToolFailed, ToolOutput, text_block
+from .progress import ABORTED, NEVER_RAN, Call
+from .tools.arguments import BadArguments, parse, validate
+from .tools.base import Ask, LeftBehind, Tool, ToolContext, ToolFailed, ToolOutput, ask_nobody, text_block
 
 #: Seconds a body may take, for tools that do not say.
 TIMEOUT: Final = 120.0
@@ -45,14 +47,16 @@ class ToolLimits:
 class Dispatcher:
     """Runs the calls of a turn's steps."""
 
-    recorder: Recorder
-    progress: Progress
+    sink: Sink
+    turn_id: str
+    run_id: str
     tools: Mapping[str, Tool]
     limits: ToolLimits
     new_id: Callable[[], str]
     cwd: Path
     store: Store
     authorize: Authorize | None = None
+    ask: Ask = ask_nobody
 
     async def run(self, calls: list[Call]) -> None:
         """Runs ``calls`` in order; neighbours that are parallel-safe together. Each has its result behind this.
@@ -90,7 +94,7 @@ class Dispatcher:
             await asyncio.sleep(0)
             # The step's very last result shares the next barrier, which follows at once.
             if left or not last:
-                await self.recorder.barrier()
+                await self.sink.barrier()
 
         tasks = [asyncio.ensure_future(one(call)) for call in calls]
         try:
@@ -109,16 +113,17 @@ class Dispatcher:
         try:
             tool, arguments = await self._check(call)
         except _Refused as refused:
-            self._record(call, refused.output)
+            output = refused.output
+            self._record(call, output.state, output.content, output.error)
             return
         await self._dispatch(call, tool)
         output = await self._execute(call, tool, arguments)
         try:
             content = await shorten(output.content, self.limits.shown, self.store)
         except asyncio.CancelledError:
-            self._record_late(call, output)
+            self._record_output_late(call, output)
             raise
-        self._record(call, attrs.evolve(output, content=content))
+        self._record(call, output.state, content, output.error)
 
     async def _check(self, call: Call) -> tuple[Tool, dict[str, Any]]:
         """Everything that may keep a call from being dispatched. Raises _Refused."""
@@ -141,42 +146,41 @@ class Dispatcher:
     async def _dispatch(self, call: Call, tool: Tool) -> None:
         """The intent is durable behind this: the body may run."""
         call.operation_id = self.new_id()
-        event = self.recorder.add(
-            "tool/call",
-            {
-                **self.progress.in_step,
-                "call_id": call.call_id,
-                "operation_id": call.operation_id,
-                "name": call.name,
-                "arguments_digest": digest(call.arguments),
-                "recovery": tool.recovery,
-            },
+        self.sink.emit(
+            "tool_start",
+            call_id=call.call_id,
+            name=call.name,
+            operation_id=call.operation_id,
+            recovery=tool.recovery,
         )
-        call.seq = event.seq
-        self.recorder.tell("tool_start", call_id=call.call_id, operation_id=call.operation_id, name=call.name)
-        # Those that are dispatched at the same time share a sync.
-        await asyncio.sleep(0)
-        await self.recorder.barrier()
+        try:
+            # Those that are dispatched at the same time share a sync.
+            await asyncio.sleep(0)
+            await self.sink.barrier()
+        except asyncio.CancelledError:
+            # On disk it is dispatched, and only here it is known that the body was not entered.
+            self._record_late(call, "cancelled", [text_block(NEVER_RAN)], ABORTED)
+            raise
 
     async def _execute(self, call: Call, tool: Tool, arguments: dict[str, Any]) -> ToolOutput:
         assert call.operation_id is not None
         context = ToolContext(
             operation_id=call.operation_id,
             call_id=call.call_id,
-            turn_id=self.progress.turn_id,
-            run_id=self.progress.run_id,
+            turn_id=self.turn_id,
+            run_id=self.run_id,
             cwd=self.cwd,
             store=self.store,
+            ask=self.ask,
         )
         seconds: float | None = getattr(tool, "timeout", TIMEOUT)
-        call.entered = True
         body = asyncio.ensure_future(_body(tool, arguments, context))
         try:
             await asyncio.wait({body}, timeout=seconds)
         except asyncio.CancelledError:
             output = await self._end(call, body, context)
             if output is not None:
-                self._record_late(call, output)
+                self._record_output_late(call, output)
             raise
         if body.done():
             return _outcome(body)
@@ -190,36 +194,39 @@ class Dispatcher:
         body.cancel()
         await asyncio.wait({body}, timeout=self.limits.grace)
         if not body.done():
-            self.progress.cleanup.append(f"{call.name} ({call.call_id}) did not end within {self.limits.grace:g} s")
+            self._left(f"{call.name} ({call.call_id}) did not end within {self.limits.grace:g} s")
             body.add_done_callback(lambda left: left.cancelled() or left.exception())
             return None
         if body.cancelled():
             return None
         if isinstance(body.exception(), LeftBehind):
-            self.progress.cleanup.append(f"{call.name} ({call.call_id}): {body.exception()}")
+            self._left(f"{call.name} ({call.call_id}): {body.exception()}")
             return None
         return _outcome(body)
 
-    def _record_late(self, call: Call, output: ToolOutput) -> None:
-        """A body that finished although the turn is being stopped: what is known is not thrown away."""
-        if self.recorder.failure is None:
-            content = cut(output.content, self.limits.shown, "the turn was stopped")
-            self._record(call, attrs.evolve(output, content=content))
+    def _left(self, text: str) -> None:
+        """What could not be ended is said with the run's end."""
+        with contextlib.suppress(JournalError):
+            self.sink.emit("cleanup_failed", text=text)
 
-    def _record(self, call: Call, output: ToolOutput) -> None:
-        data = self.progress.result(call, output.state, output.content, output.error)
-        try:
-            event = self.recorder.add("tool/result", data)
-        except InvalidEvent as error:
-            # The body ran and will not run again: an outcome that cannot be written is told in words that can.
-            text = f"the tool ended, but what it gave back cannot be recorded: {error}"
-            failed = {"name": "ToolOutputError", "code": "TOOL_OUTPUT_INVALID"}
-            data = self.progress.result(call, "error", [text_block(text)], failed)
-            event = self.recorder.add("tool/result", data)
-        call.answered = True
-        # What the journal took: text made encodable, secrets taken out.
-        said = {key: event.data[key] for key in ("call_id", "state", "content", "is_error")}
-        self.recorder.tell("tool_result", **said)
+    def _record_output_late(self, call: Call, output: ToolOutput) -> None:
+        content = cut(output.content, self.limits.shown, "the turn was stopped")
+        self._record_late(call, output.state, content, output.error)
+
+    def _record_late(self, call: Call, state: str, content: Blocks, error: JsonObject | None) -> None:
+        """While the turn is being stopped: what is known is not thrown away, unless the journal has failed."""
+        with contextlib.suppress(JournalError):
+            self._record(call, state, content, error)
+
+    def _record(self, call: Call, state: str, content: Blocks, error: JsonObject | None) -> None:
+        self.sink.emit(
+            "tool_result",
+            call_id=call.call_id,
+            operation_id=call.operation_id,
+            state=state,
+            content=content,
+            error=error,
+        )
 
 
 async def _body(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:

@@ -6,6 +6,7 @@ content, and again once every call of it is answered; a message is written when 
 begins, when its step ends, and when the turn does.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, Protocol
 
@@ -91,6 +92,11 @@ class Ledger:
     def untold(self) -> bool:
         """Does something wait for the next barrier, to be synced or told (deltas aside)?"""
         return self._recorder.untold
+
+    @property
+    def second_try(self) -> "list[asyncio.Future[None]]":
+        """The newest second try of a failed write, if there was one: it goes on although its waiters are cancelled."""
+        return self._recorder.second_try
 
     # ------------------------------------------------------------ what a backend says
 

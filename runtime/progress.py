@@ -24,7 +24,6 @@ class Call:
     operation_id: str | None = None
     seq: int | None = None
     recovery: str | None = None
-    entered: bool = False
     answered: bool = False
 
 

@@ -8,8 +8,22 @@ from typing import Any, BinaryIO, Literal, Protocol, runtime_checkable
 import attrs
 
 from ...journal.events import Blocks, JsonObject, Recovery
+from ..backends.base import InteractionKind
 
 OutputState = Literal["ok", "error", "unknown"]
+
+
+#: Asks a person: the kind of what is asked and the request → its outcome (format §4).
+Ask = Callable[[InteractionKind, JsonObject], Awaitable[JsonObject]]
+
+
+async def ask_nobody(kind: InteractionKind, request: JsonObject) -> JsonObject:
+    """Where no kernel runs the turn there is nobody to ask. Raises RuntimeInteractionInvariantError."""
+    from ..errors import RuntimeInteractionInvariantError
+
+    raise RuntimeInteractionInvariantError(
+        f"a tool asked a {kind} in a turn that nobody can be asked in; run it by a kernel, or leave the tool out"
+    )
 
 
 def text_block(text: str) -> JsonObject:
@@ -55,6 +69,7 @@ class ToolContext:
     ``operation_id`` names this dispatch for good; a tool may forward it as an idempotency key.
     ``cancelled`` is set before the body's task is cancelled, for bodies that work in threads.
     ``store`` keeps a stream's bytes, from its start, beside the journal and returns their name (``sha256:…``).
+    ``ask`` publishes a question to a person and waits for its outcome, an answer or a closure.
     """
 
     operation_id: str
@@ -63,6 +78,7 @@ class ToolContext:
     run_id: str
     cwd: Path
     store: Callable[[BinaryIO], Awaitable[str]]
+    ask: Ask = ask_nobody
     cancelled: threading.Event = attrs.field(factory=threading.Event)
 
 
