@@ -242,7 +242,7 @@ def _unrecordable(error: InvalidEvent) -> ModelError:
 
 
 def reason_of(steps: "asyncio.Future[str]", *, stopped: bool, source: str | None) -> JsonObject:
-    """How a turn ends whose steps are over. ``stopped``: by a stop that cancelled them; ``source``: who asked for one."""
+    """How a turn ends whose steps are over. ``stopped``: a stop cancelled them; ``source``: who asked for it."""
     defect = None if steps.cancelled() else steps.exception()
     if stopped and source is not None:
         # What an adapter or a hook raises while it is being stopped does not make the stop a failure.
