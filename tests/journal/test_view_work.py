@@ -201,7 +201,8 @@ def test_an_interaction_is_found_by_its_id_before_and_after_its_outcome() -> Non
         "revision": 6,
     }
     closed = interactions.row(state, "i3")
-    assert closed is not None and (closed["status"], closed["revision"]) == ("closed", 7)
+    assert closed is not None
+    assert (closed["status"], closed["revision"]) == ("closed", 7)
     assert interactions.row(state, "i4") is None
 
 
