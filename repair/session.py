@@ -20,7 +20,7 @@ from ..journal.reader import JOURNAL, open_source, read_source, resolve
 from ..journal.scan import Consumer, Mark, ScanResult, scan
 from ..journal.source import BytesSource, Part
 from ..journal.state import State
-from .apply import examine, home_of, name_of, prepare, repair_locked
+from .apply import RepairReport, examine, home_of, name_of, prepare, repair_locked, report
 from .closers import plan_closers
 from .plan import Diagnosis, appended_json, head_after, judge, pending_events
 
@@ -303,17 +303,40 @@ def open_session(
     (``on_append``, ``clock``). Raises SessionNotFound, JournalLocked, JournalDamaged, JournalUnsupported,
     JournalWriteError, and JournalError where the journal cannot be read.
     """
+    return _open(target, root, repair, cause, options)[0]
+
+
+def recover(target: Target, root: Target | None = None, **options: Any) -> RepairReport | None:
+    """``open_session`` and close again: what the repair did, or None where there was nothing to do.
+
+    Then no byte of the journal was written, and where a snapshot fits the history was not read either. Raises what
+    ``open_session`` raises.
+    """
+    writer, done = _open(target, root, True, None, options)
+    writer.close()
+    return done if done is not None and done.changes else None
+
+
+def _open(
+    target: Target, root: Target | None, logical: bool, cause: str | None, options: dict[str, Any]
+) -> "tuple[JournalWriter, RepairReport | None]":
     from ..journal.writer import JournalWriter
 
     path = resolve(target, root)
     home = home_of(path)
     lock = SessionLock.acquire(home.parent)
+    done = None
     try:
-        state, head = _settled(home) or _repaired(path, cause, repair)
+        settled = _settled(home)
+        if settled is None:
+            state, head, done = _repaired(path, cause, logical)
+        else:
+            state, head = settled
     except BaseException:
         lock.release()
         raise
-    return JournalWriter.open(home, lock=lock, state=state, head=head, **{"verdict": _verdict, **options})
+    writer = JournalWriter.open(home, lock=lock, state=state, head=head, **{"verdict": _verdict, **options})
+    return writer, done
 
 
 def _settled(path: Path) -> tuple[State, Mark] | None:
@@ -332,13 +355,13 @@ def _settled(path: Path) -> tuple[State, Mark] | None:
     return resumed[:2]
 
 
-def _repaired(path: Path, cause: str | None, logical: bool) -> tuple[State, Mark]:
+def _repaired(path: Path, cause: str | None, logical: bool) -> tuple[State, Mark, RepairReport]:
     """The fold and the head of a journal that was read as a whole and put in order; the caller holds the lock."""
     diagnosis, plan = repair_locked(path, cause=cause, logical=logical)
     if plan.refused is not None:
         kind = {"damaged": JournalDamaged, "unsupported": JournalUnsupported}.get(diagnosis.verdict, JournalError)
         raise kind(f"{path}: {plan.refused}", path=path)
-    return diagnosis.state, head_after(diagnosis, plan)
+    return diagnosis.state, head_after(diagnosis, plan), report(path, diagnosis, plan)
 
 
 def _verdict(state: State) -> Verdict:

@@ -25,6 +25,10 @@ class TurnCancelled(RuntimeFailure):
     """The turn was stopped before it began: nothing of it is in the journal."""
 
 
+class ForkRefused(RuntimeFailure):
+    """There is no closed turn to fork the session at."""
+
+
 class BackendUnknown(RuntimeFailure):
     """A session names a backend that is not registered."""
 

@@ -74,11 +74,12 @@ class _Misbehaved(Exception):
 
 @attrs.frozen
 class SessionStatus:
-    """What this process knows of a session that the journal does not tell: ``turns`` waiting or running here, oldest
-    first, ``quarantined`` and ``degraded`` as sentences, or None.
+    """What this process knows of a session that the journal does not tell: is it ``open`` for writing here; ``turns``
+    waiting or running here, oldest first; ``quarantined`` and ``degraded`` as sentences, or None.
     """
 
     session_id: str
+    open: bool
     turns: list[str]
     stopping: bool
     quarantined: str | None
@@ -266,10 +267,11 @@ class RuntimeKernel:
     def status(self, session_id: str) -> SessionStatus:
         entry = self._entries.get(session_id)
         if entry is None:
-            return SessionStatus(session_id, [], stopping=False, quarantined=None, degraded=None)
+            return SessionStatus(session_id, False, [], stopping=False, quarantined=None, degraded=None)
         refusal = entry.quarantine()
         return SessionStatus(
             session_id,
+            entry.open is not None or entry.opening is not None,
             [run.identity.turn_id for run in entry.runs],
             stopping=entry.attempt is not None,
             quarantined=None if refusal is None else str(refusal),
@@ -294,13 +296,14 @@ class RuntimeKernel:
         """Tells ``listener`` what happens, structured; returns what ends that. See ``lifecycle``."""
         return self.lifecycle.subscribe(listener)
 
-    async def invalidate_cached_backends(self) -> None:
-        """Disposes backends that run nothing, and has the others replaced when they are done.
+    async def invalidate_cached_backends(self, session_id: str | None = None) -> None:
+        """Disposes backends that run nothing, and has the others replaced when they are done; of one session, or all.
 
         Raises what disposals failed with, earlier ones too.
         """
         idle = []
-        for entry in self._entries.values():
+        entries = [entry for entry in self._entries.values() if session_id in (None, entry.session_id)]
+        for entry in entries:
             generation = entry.generation
             if generation is not None and generation.phase in ("active", "stopping"):
                 generation.stale = True
@@ -309,7 +312,7 @@ class RuntimeKernel:
         await asyncio.gather(*idle)
         failure = combine(
             "several backends could not be disposed",
-            [entry.generation.disposal_failure for entry in self._entries.values() if entry.generation is not None],
+            [entry.generation.disposal_failure for entry in entries if entry.generation is not None],
         )
         if failure is not None:
             raise failure

@@ -1,0 +1,36 @@
+"""What a crash left open in one session is closed, if anything is: per session, idempotent, never in another's way."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import attrs
+
+from ..journal.errors import JournalError, JournalLocked
+from ..journal.writer import wall_ms
+from ..repair import session
+
+
+@attrs.frozen
+class Recovered:
+    """``state``: ``unchanged`` (not a byte of the journal was written), ``repaired`` (``appended`` events), ``open``
+    (somebody has it open for writing, who repairs it when that is due), or ``failed``, with the ``error``.
+    """
+
+    session_id: str
+    state: Literal["unchanged", "repaired", "open", "failed"]
+    appended: int = 0
+    error: JournalError | None = None
+
+
+def recover(path: Path, session_id: str, *, clock: Callable[[], int] = wall_ms) -> Recovered:
+    """Repairs the session if that is due. Blocks, and raises nothing."""
+    try:
+        report = session.recover(path, clock=clock)
+    except JournalLocked:
+        return Recovered(session_id, "open")
+    except JournalError as error:
+        return Recovered(session_id, "failed", error=error)
+    if report is None:
+        return Recovered(session_id, "unchanged")
+    return Recovered(session_id, "repaired", appended=len(report.appended))

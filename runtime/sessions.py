@@ -1,0 +1,386 @@
+"""Sessions for programs: create, send, stop, answer, fork, put away, recover. What an embedding program begins with."""
+
+import asyncio
+import os
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ..journal.errors import InvalidEvent
+from ..journal.events import Blocks, Draft, JsonObject
+from ..journal.store import FileStore
+from ..journal.writer import Hook, wall_ms
+from .app.definition import App
+from .backends.base import BackendRegistry, StopMode
+from .errors import ForkRefused, SessionBusy
+from .interactions import JournalInteractions
+from .journals import FileJournals, OpenSession
+from .kernel.authority import RuntimeMessageAuthority
+from .kernel.generations import Deadlines
+from .kernel.kernel import RuntimeKernel, SessionStatus
+from .kernel.stream import TurnStream
+from .lifecycle import Lifecycle, Listener
+from .permissions import MODES
+from .recovery import Recovered, recover
+
+if TYPE_CHECKING:
+    from ..repair.session import Session
+
+#: Values of a session whose change needs another backend object.
+_OF_BACKEND: Final = frozenset({"backend", "connection"})
+#: What a fork takes over of its parent's newest values.
+_INHERITED: Final = ("cwd", "backend", "model", "permission_mode", "connection", "labels")
+_TOOL_BOUNDARY: Final = "t1_after_preflight_v1"
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+class SessionManager:
+    """The sessions below one root, run with one app. Use it from one event loop, with ``async with``.
+
+    ``root``: where they are, else as ``journal.store.default_root`` says. ``permission_timeout``: seconds after which a
+    permission that nobody answers is closed. ``on_append`` sees every event before it is written. ``clock`` (Unix ms),
+    ``new_id`` and ``deadlines`` are the kernel's.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | None = None,
+        *,
+        app: App,
+        message_authority: RuntimeMessageAuthority | None = None,
+        permission_timeout: float | None = None,
+        deadlines: Deadlines | None = None,
+        on_append: Hook | None = None,
+        clock: Callable[[], int] = wall_ms,
+        new_id: Callable[[], str] = _new_id,
+        keep_open: int = 32,
+    ) -> None:
+        self._app = app
+        self._new_id = new_id
+        self._clock = clock
+        journals = FileJournals(root, clock=clock, on_append=on_append)
+        self._store: FileStore = journals.store
+        registry = BackendRegistry()
+        for name, factory in app.backends.items():
+            registry.register(name, factory)
+        self._registry = registry
+        lifecycle = Lifecycle()
+        self._interactions = JournalInteractions(
+            self._opened, lifecycle=lifecycle, permission_timeout=permission_timeout
+        )
+        self.kernel = RuntimeKernel(
+            journals=journals,
+            backends=registry,
+            interaction_authority=self._interactions,
+            message_authority=message_authority,
+            lifecycle=lifecycle,
+            new_id=new_id,
+            now=clock,
+            deadlines=deadlines,
+            keep_open=keep_open,
+        )
+
+    async def __aenter__(self) -> "SessionManager":
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.aclose()
+
+    async def aclose(self, *, source: str = "shutdown") -> None:
+        """Stops what runs and closes everything. Raises what failed."""
+        await self.kernel.aclose(source=source)
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Structured lifecycle events of all sessions (see ``lifecycle``); returns what ends the subscription."""
+        return self.kernel.subscribe(listener)
+
+    # ------------------------------------------------------------ what there is
+
+    async def create(
+        self,
+        *,
+        session_id: str | None = None,
+        name: str | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        backend: str | None = None,
+        model: str | None = None,
+        permission_mode: str | None = None,
+        connection: str | None = None,
+        labels: Iterable[str] | None = None,
+    ) -> str:
+        """A new session, durable when this returns its id. What is not given is the app's; ``cwd`` the process's.
+
+        Raises BackendUnknown, JournalConflict where the id is taken, InvalidEvent, JournalWriteError.
+        """
+        session_id = session_id or self._new_id()
+        header = self._header(
+            session_id,
+            {
+                "name": name,
+                "cwd": str(Path(cwd or ".").absolute()),
+                "backend": backend or self._app.default_backend,
+                "model": self._app.model if model is None else model,
+                "permission_mode": permission_mode or self._app.permission_mode,
+                "connection": connection,
+                "labels": None if labels is None else list(labels),
+            },
+        )
+        self._registry.factory(header["backend"])
+        _check_patch(header)
+        await _in_thread(lambda: self._store.create(Draft("session/header", header)).close())
+        return session_id
+
+    async def list(self) -> list[JsonObject]:
+        """``[{session_id, name, last_activity, turns, verdict, running}]``; ``running`` are the ids of turns that wait
+        or run in this process. Damaged sessions are listed too. Raises JournalError where the root cannot be read.
+        """
+        rows = await _in_thread(self._store.list)
+        return [{**row, "running": self.status(row["session_id"]).turns} for row in rows]
+
+    async def read(self, session_id: str) -> "Session":
+        """The session as a view, as it stands on disk; it may run meanwhile. See ``maka.inspect``.
+
+        Raises SessionNotFound, JournalError.
+        """
+        from ..repair.session import inspect
+
+        return await _in_thread(lambda: inspect(self._store.path(session_id)))
+
+    def status(self, session_id: str) -> SessionStatus:
+        """What this process knows of it beyond the journal: turns here, quarantine, a failed journal."""
+        return self.kernel.status(session_id)
+
+    # ------------------------------------------------------------ turns
+
+    def send(
+        self,
+        session_id: str,
+        content: str | Blocks,
+        *,
+        turn_id: str | None = None,
+        message_id: str | None = None,
+        max_steps: int | None = None,
+        quotes: "list[JsonObject] | None" = None,
+        attachments: "list[JsonObject] | None" = None,
+    ) -> TurnStream:
+        """A new turn with this message; its events, to be iterated. It waits for turns that were sent before it.
+
+        The session is opened, and repaired if a crash left something open. See TurnStream for what iterating raises.
+        """
+        return self.kernel.start_turn(
+            session_id,
+            text=content if isinstance(content, str) else None,
+            content=None if isinstance(content, str) else content,
+            turn_id=turn_id,
+            message_id=message_id,
+            max_steps=max_steps,
+            quotes=quotes,
+            attachments=attachments,
+        )
+
+    def stop(
+        self, session_id: str, *, source: str = "user", mode: StopMode = "immediate", stop_id: str | None = None
+    ) -> "asyncio.Future[None]":
+        """Stops what runs or waits in the session: at once, or ``after_step``. See ``RuntimeKernel.stop_session``."""
+        return self.kernel.stop_session(session_id, source=source, mode=mode, stop_id=stop_id)
+
+    async def answer(self, session_id: str, interaction_id: str, answer: JsonObject) -> JsonObject:
+        """Answers a question, a permission or a sandbox boundary; durable when this returns.
+
+        See ``JournalInteractions.answer`` for the shapes. The first durable outcome wins: the same again is fine, also
+        after a restart, another raises InteractionRefused (``already_resolved``).
+        """
+        await self.kernel.session(session_id)
+        return await self._interactions.answer(session_id, interaction_id, answer)
+
+    async def interaction(self, session_id: str, interaction_id: str) -> JsonObject:
+        """How one stands. Raises InteractionRefused (``not_found``)."""
+        await self.kernel.session(session_id)
+        return await self._interactions.query(session_id, interaction_id)
+
+    async def pending(self, session_id: str) -> "list[JsonObject]":
+        """The interactions that wait for an answer, oldest first, with their requests."""
+        await self.kernel.session(session_id)
+        return await self._interactions.pending(session_id)
+
+    # ------------------------------------------------------------ about a session
+
+    async def update(self, session_id: str, patch: JsonObject, *, request_id: str | None = None) -> int:
+        """Sets whole new values (``name, labels, flagged, has_unread, model, permission_mode, …``), durably.
+
+        Returns the number of the event. Another ``backend`` or ``connection`` is used from the next turn on. Raises
+        InvalidEvent, BackendUnknown, JournalError.
+        """
+        _check_patch(patch)
+        if "backend" in patch:
+            self._registry.factory(patch["backend"])
+        data: JsonObject = {"patch": patch}
+        if request_id is not None:
+            data["request_id"] = request_id
+        check = self._check_idle if patch.get("archived") else None
+        events = await self.kernel.append(session_id, [Draft("session/updated", data)], check=check)
+        if _OF_BACKEND & patch.keys():
+            await self.kernel.invalidate_cached_backends(session_id)
+        return events[-1].seq
+
+    async def rename(self, session_id: str, name: str) -> int:
+        return await self.update(session_id, {"name": name})
+
+    async def set_labels(self, session_id: str, labels: Iterable[str]) -> int:
+        return await self.update(session_id, {"labels": [*labels]})
+
+    async def flag(self, session_id: str, flagged: bool = True) -> int:
+        return await self.update(session_id, {"flagged": flagged})
+
+    async def archive(self, session_id: str) -> int:
+        """Puts it away: it takes no turns. Raises SessionBusy while something is open or queued in it."""
+        return await self.update(session_id, {"archived": True})
+
+    async def unarchive(self, session_id: str) -> int:
+        return await self.update(session_id, {"archived": False})
+
+    async def fork(
+        self,
+        session_id: str,
+        *,
+        turn_id: str | None = None,
+        new_session_id: str | None = None,
+        name: str | None = None,
+    ) -> str:
+        """A session that begins where ``turn_id`` ended in this one, else at its newest point with no turn open.
+
+        Nothing is copied: the fork refers to the point by number and sum, and its history begins with what was said up
+        to there. Returns its id. Raises ForkRefused, SessionNotFound, JournalConflict where the id is taken.
+        """
+        opened = self.kernel.opened(session_id)
+        if opened is not None:
+            # A fork may only refer to what is on the disk for good.
+            await opened.journal.aflush()
+        point, values = await _in_thread(lambda: self._fork_point(session_id, turn_id))
+        new_id = new_session_id or self._new_id()
+        header = self._header(new_id, {**values, "name": name, "parent": {"session_id": session_id, **point}})
+        await _in_thread(lambda: self._store.create(Draft("session/header", header)).close())
+        return new_id
+
+    async def delete(self, session_id: str) -> Path:
+        """Moves it to the root's ``trash/``; returns where it is now. Nothing is removed.
+
+        Raises SessionBusy, SessionNotFound, JournalLocked, and JournalConflict while a fork refers to it.
+        """
+        await self.kernel.release(session_id)
+        return await _in_thread(lambda: self._store.delete(session_id))
+
+    # ------------------------------------------------------------ recovery
+
+    async def recover(self, session_id: str) -> Recovered:
+        """Closes what a crash left open in it. Does nothing to one that is in order, or that somebody has open.
+
+        Raises nothing: what failed is in the result, so that one bad session keeps no other from being opened.
+        """
+        if self.kernel.status(session_id).open:
+            return Recovered(session_id, "open")
+        return await _in_thread(lambda: recover(self._store.path(session_id), session_id, clock=self._clock))
+
+    async def recover_interrupted_sessions(self) -> "list[Recovered]":
+        """``recover`` for every session of the root, one after the other."""
+        rows = await _in_thread(self._store.list)
+        return [await self.recover(row["session_id"]) for row in rows]
+
+    # ------------------------------------------------------------ within
+
+    def _opened(self, session_id: str) -> OpenSession | None:
+        return self.kernel.opened(session_id)
+
+    def _header(self, session_id: str, values: JsonObject) -> JsonObject:
+        """``session/header``, keys in the order of the format."""
+        from .. import __version__
+
+        order = (
+            "cwd", "backend", "model", "permission_mode", "tool_boundary", "connection", "name", "labels", "parent",
+        )  # fmt: skip
+        known = {**values, "tool_boundary": _TOOL_BOUNDARY}
+        return {
+            "format": 1,
+            "session_id": session_id,
+            "created_by": {"name": "maka", "version": __version__},
+            **{key: known[key] for key in order if known.get(key) is not None},
+        }
+
+    def _check_idle(self, session: OpenSession) -> None:
+        session_id, state = session.session_id, session.journal.state
+        self.kernel.refuse_busy(session_id)
+        waits = [
+            *(f"turn {turn_id}" for turn_id in state.turns.open),
+            *(f"the queued message {message_id}" for message_id in state.queue.waiting),
+            *(f"the admitted turn {admission.turn_id}" for admission in state.admissions.waiting()),
+        ]
+        if waits:
+            raise SessionBusy(f"session {session_id} is busy with {', '.join(waits[:3])}; let it end, or take it back")
+
+    def _fork_point(self, session_id: str, turn_id: str | None) -> tuple[JsonObject, JsonObject]:
+        """The number and sum of the point, and the newest values of the session there."""
+        values: JsonObject = {}
+        opened: set[str] = set()
+        found: tuple[JsonObject, JsonObject] | None = None
+        for event in self._store.read(session_id):
+            data = event.data
+            if event.type == "session/header":
+                values = {key: data[key] for key in _INHERITED if key in data}
+            elif event.type == "session/updated":
+                values |= {key: data["patch"][key] for key in _INHERITED if key in data["patch"]}
+            elif event.type in _OPENS:
+                opened.add(data["turn_id"])
+            elif event.type == "turn/end":
+                opened.discard(data["turn_id"])
+                if data["turn_id"] == turn_id and not opened:
+                    return {"seq": event.seq, "sum": event.sum}, values
+            if not opened:
+                found = {"seq": event.seq, "sum": event.sum}, dict(values)
+        if turn_id is not None:
+            raise ForkRefused(
+                f"session {session_id} has no closed turn {turn_id}; name one that has ended, or none for the newest"
+            )
+        if found is None:
+            raise ForkRefused(f"session {session_id} has no point without an open turn; repair it, then fork it")
+        return found
+
+
+_OPENS: Final = frozenset({"turn/start", "continuation/start"})
+#: Key of a patch → the type of its value.
+_TYPES: Final[dict[str, type]] = {
+    "name": str,
+    "labels": list,
+    "flagged": bool,
+    "archived": bool,
+    "has_unread": bool,
+    "model": str,
+    "permission_mode": str,
+    "backend": str,
+    "connection": str,
+}
+
+
+def _check_patch(values: JsonObject) -> None:
+    """Raises InvalidEvent for a value that nobody could use. Unknown keys are the program's own."""
+    for key, kind in _TYPES.items():
+        if key in values and not isinstance(values[key], kind):
+            raise InvalidEvent(
+                f"{key} must be a {kind.__name__}, not {type(values[key]).__name__}", type="session/updated", key=key
+            )
+    if not all(isinstance(label, str) for label in values.get("labels") or ()):
+        raise InvalidEvent("labels must be texts", type="session/updated", key="labels")
+    mode = values.get("permission_mode")
+    if mode is not None and mode not in MODES:
+        raise InvalidEvent(
+            f"permission_mode must be one of {', '.join(MODES)}, not {mode}",
+            type="session/updated",
+            key="permission_mode",
+        )
+
+
+async def _in_thread(work: Callable[[], Any]) -> Any:
+    return await asyncio.to_thread(work)
