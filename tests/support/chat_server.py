@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -27,10 +27,11 @@ class Raw:
 
 @attrs.frozen
 class Wait:
-    """Waits so many seconds, or for ``until``, or for the client to go."""
+    """Waits so many seconds, or for ``until``, or for the client to go. ``begun`` is called when it begins."""
 
     seconds: float | None = None
     until: asyncio.Event | None = None
+    begun: Callable[[], object] = lambda: None
 
 
 class Cut:
@@ -82,16 +83,21 @@ def ends(finish: str) -> list[Part]:
 
 
 class ChatServer:
-    """``requests`` are the bodies it got, ``headers`` their headers; ``gone`` is set when a client left a ``Wait``."""
+    """``requests`` are the bodies it got, ``headers`` their headers; ``waits`` counts the parts of that kind which have
+    begun, and ``gone`` is set when a client left in one.
+    """
 
     def __init__(self, script: Iterable[list[Part]]) -> None:
         self._script = list(script)
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.connections = 0
+        self.waits = 0
         self.gone = asyncio.Event()
         self.url = ""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         try:
             while (request := await _read(reader)) is not None:
                 headers, body = request
@@ -131,6 +137,8 @@ class ChatServer:
 
     async def _wait(self, part: Wait, reader: asyncio.StreamReader) -> bool:
         """Is the client still there?"""
+        self.waits += 1
+        part.begun()
         left = asyncio.ensure_future(reader.read(1))
         until = [asyncio.ensure_future(part.until.wait())] if part.until is not None else []
         await asyncio.wait({left, *until}, timeout=part.seconds, return_when=asyncio.FIRST_COMPLETED)
