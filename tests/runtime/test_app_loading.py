@@ -1,5 +1,6 @@
 """Naming and loading an app: who names it, what is trusted, and one sentence for whatever is wrong."""
 
+import gc
 import os
 import stat
 import subprocess
@@ -216,6 +217,9 @@ def test_a_link_is_judged_by_where_it_leads(refused: Said, root: Path, tmp_path:
     elsewhere.chmod(0o700)
     target.chmod(0o666)
     assert refused(None).startswith(str(root / "config.toml"))
+    target.chmod(0o600)
+    root.chmod(0o777)
+    assert refused(None).startswith(f"{root} may")
 
 
 def test_a_configuration_of_somebody_else_is_refused(
@@ -278,6 +282,14 @@ def test_an_app_is_loaded_from_the_current_directory(root: Path, cwd: Path) -> N
     assert sys.path.count(str(cwd)) == 1
 
 
+def test_a_module_that_was_just_written_is_found(refused: Said, root: Path, cwd: Path) -> None:
+    before = cwd.stat()
+    assert "cannot be found" in refused("fake:app")
+    module(cwd, WHOLE)
+    os.utime(cwd, ns=(before.st_atime_ns, before.st_mtime_ns))
+    load_app("fake:app", root, {}, cwd)
+
+
 def test_the_current_directory_comes_first_and_a_safe_path_leaves_it_out(tmp_path: Path, root: Path, cwd: Path) -> None:
     module(cwd, WHOLE)
     program = (
@@ -303,7 +315,7 @@ def test_each_place_is_named_in_what_goes_wrong(refused: Said, root: Path, place
 
 
 @pytest.mark.parametrize(
-    "name", ["app:make", "app:made", "app:Holder.nested.app", "app:Made", "app:bare", "pack.inner:app"]
+    "name", ["app:make", "app:made", "app:Holder.nested.app", "app:Made", "app:Late", "app:bare", "pack.inner:app"]
 )
 def test_what_may_be_named(root: Path, cwd: Path, name: str) -> None:
     text = WHOLE + textwrap.dedent(
@@ -317,6 +329,13 @@ def test_what_may_be_named(root: Path, cwd: Path, name: str) -> None:
             def __init__(self):
                 self.backends = {"main": build}
                 self.default_backend = "main"
+
+        class Late:
+            "One whose class has the names already."
+            default_backend = "main"
+            @property
+            def backends(self):
+                return {"main": build}
 
         made = Made()
 
@@ -437,9 +456,11 @@ def test_code_that_is_not_utf_8(refused: Said, cwd: Path) -> None:
 )  # fmt: skip
 def test_what_is_no_app_says_what_it_lacks(refused: Said, cwd: Path, text: str, name: str, says: str) -> None:
     module(cwd, text)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
         said = refused(f"fake:{name}")
+        gc.collect()
+    assert not [warning for warning in warned if "never awaited" in str(warning.message)]
     assert said.startswith(f"fake:{name}, named by --app, ")
     assert says in said
 

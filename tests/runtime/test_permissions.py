@@ -99,6 +99,7 @@ def test_something_called_leaves_that_is_no_method_tells_nothing() -> None:
         leaves: bool = False
 
     assert asks("execute", Odd(), {}, CWD) is not None
+    assert stance("execute", Odd()) == "asks"
 
 
 @pytest.mark.parametrize(
