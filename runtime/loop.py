@@ -17,7 +17,8 @@ from .ledger import Ledger
 from .model import ModelAdapter, ModelError
 from .progress import beginning
 from .record import Journal, Publish, SessionEvent
-from .steps import Options, Steps, all_done, reason_of
+from .steps import Options, Steps, reason_of
+from .tasks import all_done
 from .tools.base import Tool, text_block
 
 Mode = Literal["immediate", "after_step"]

@@ -5,10 +5,9 @@ before its body runs, a result before a model or a client sees it. The sink's ba
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
@@ -258,11 +257,3 @@ def reason_of(steps: "asyncio.Future[str]", *, stopped: bool, source: str | None
         text = "an adapter or a hook cancelled the turn by itself"
         return {"kind": "failed", "failure_class": "internal_error", "message": text}
     return {"kind": steps.result()}
-
-
-async def all_done(futures: "Collection[asyncio.Future[Any]]") -> None:
-    """Waits for all of them, however often this task is cancelled meanwhile, and raises nothing of theirs."""
-    together = asyncio.gather(*futures, return_exceptions=True)
-    while not together.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait({together})

@@ -1,0 +1,204 @@
+"""The loop over a model and tools as a backend: its steps say into a channel what happens, permissions are asked."""
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from ...journal.events import JsonObject
+from ..channel import Channel
+from ..dispatch import Authorize
+from ..errors import InteractionRefused
+from ..model import ModelAdapter, ModelError
+from ..permissions import asks
+from ..progress import Call
+from ..session_events import STOP_REASONS
+from ..steps import Options, Steering, Steps, reason_of
+from ..tasks import all_done
+from ..tools.base import Tool
+from .base import Backend, BackendContext, BackendFactory, SendInput, StopMode, StopReason
+
+#: A model, or what makes one for a session.
+Model = ModelAdapter | Callable[[BackendContext], ModelAdapter]
+
+#: Bytes of a call's arguments that a person is shown, and the lengths that long texts are cut to until they fit.
+_SHOWN: Final = 12 * 1024
+_CUTS: Final = (4_000, 1_000, 200)
+
+
+def loop_backend(
+    model: Model,
+    tools: Iterable[Tool] = (),
+    options: Options | None = None,
+    *,
+    authorize: Authorize | None = None,
+) -> BackendFactory:
+    """Backends over ``model``: an adapter that all sessions share, or a function that makes one for each."""
+    kept = tuple(tools)
+
+    def build(context: BackendContext) -> Backend:
+        made = model if isinstance(model, ModelAdapter) else model(context)
+        return LoopBackend(made, kept, options or Options(), context, authorize=authorize)
+
+    return build
+
+
+class LoopBackend:
+    """Runs the steps of turns. ``authorize`` is asked before a call, and before a person is where its mode says so.
+
+    Of ``options`` those about live text are the kernel's to decide. ``sleep`` and ``chance`` are replaced in tests.
+    """
+
+    def __init__(
+        self,
+        model: ModelAdapter,
+        tools: Iterable[Tool],
+        options: Options,
+        context: BackendContext,
+        *,
+        authorize: Authorize | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.model = model
+        self.tools = {tool.name: tool for tool in tools}
+        self.options = options
+        self.context = context
+        self.authorize = authorize
+        self.sleep = sleep
+        self.chance = chance
+        self._disposed = False
+        self._newest: _Run | None = None
+
+    def send(self, input: SendInput) -> Channel:
+        """See ``Backend``. A defect of an adapter or a hook is raised out of the iterator."""
+        run = self._newest = _Run(self, input)
+        if self._disposed:
+            run.stopped = run.immediate = True
+        return run.channel
+
+    async def stop(self, reason: StopReason, mode: StopMode) -> None:
+        """See ``Backend``. ``immediate`` returns when the steps have ended, ``after_step`` at once."""
+        if self._newest is not None:
+            await self._newest.stop(mode)
+
+    async def dispose(self) -> None:
+        """As ``stop`` at once, and nothing is begun any more."""
+        self._disposed = True
+        await self.stop("user_stop", "immediate")
+
+
+class _Run:
+    def __init__(self, backend: LoopBackend, input: SendInput) -> None:
+        self._backend = backend
+        self._input = input
+        self._steps: asyncio.Future[str] | None = None
+        self.channel = Channel(self._work, turn_id=input.turn_id, now=backend.context.now)
+        self.stopped = False
+        self.immediate = False
+
+    async def stop(self, mode: StopMode) -> None:
+        steps = self._steps
+        if steps is not None and steps.done():
+            return
+        self.stopped = True
+        if mode == "immediate":
+            if steps is not None and not self.immediate:
+                # Once: a second time would cut off what still comes to its end.
+                steps.cancel()
+            self.immediate = True
+            if steps is not None:
+                await asyncio.wait({steps})
+
+    async def _work(self, channel: Channel) -> None:
+        if not self.immediate:
+            await self._run(channel)
+        else:
+            channel.emit("complete", stop_reason="user_stop")
+
+    async def _run(self, channel: Channel) -> None:
+        steps = self._steps = asyncio.ensure_future(self._made(channel).run())
+        try:
+            await asyncio.wait({steps})
+        finally:
+            steps.cancel()
+            if await all_done([steps]):
+                raise asyncio.CancelledError
+        reason = reason_of(steps, stopped=self.immediate, source="stop" if self.stopped else None)
+        defect = None if steps.cancelled() else steps.exception()
+        if reason["kind"] == "failed":
+            if defect is not None and not isinstance(defect, ModelError):
+                raise defect
+            channel.emit("error", failure_class=reason["failure_class"], message=reason["message"])
+        channel.emit("complete", stop_reason=STOP_REASONS[reason["kind"]])
+
+    def _made(self, channel: Channel) -> Steps:
+        backend, input = self._backend, self._input
+        return Steps(
+            sink=channel,
+            model=backend.model,
+            tools=backend.tools,
+            options=backend.options,
+            conversation=input.conversation,
+            session_dir=backend.context.session_dir,
+            turn_id=input.turn_id,
+            run_id=input.run_id,
+            max_steps=backend.options.max_steps if input.max_steps is None else input.max_steps,
+            stopped=lambda: self.stopped,
+            new_id=backend.context.new_id,
+            sleep=backend.sleep,
+            chance=backend.chance,
+            authorize=self._authorize,
+            ask=input.interactions.ask,
+            steering=Steering(input.pull_steering, input.ack_steering, input.nack_steering),
+        )
+
+    async def _authorize(self, call: Call, tool: Tool, arguments: dict[str, Any]) -> str | None:
+        """Why the call is not dispatched, if it is not: the program's hook first, then whoever is asked."""
+        hook, conversation = self._backend.authorize, self._input.conversation
+        if hook is not None and (denied := await hook(call, tool, arguments)) is not None:
+            return denied
+        reason = asks(conversation.permission_mode, tool, arguments, Path(conversation.cwd or "."))
+        if reason is None:
+            return None
+        # The call's own message stands in the journal before anybody is asked about it.
+        await self.channel.barrier()
+        try:
+            request = {"call_id": call.call_id, "name": call.name, "arguments": shown(arguments), "reason": reason}
+            outcome = await self._input.interactions.ask("permission", request)
+        except (InteractionRefused, RecursionError) as error:
+            return f"{call.name} needs a permission, and nobody could be asked for it: {error}"
+        return _denial(call.name, outcome)
+
+
+def _denial(name: str, outcome: JsonObject) -> str | None:
+    if outcome.get("kind") == "closure":
+        return f"{name} needs a permission, and nobody gave it before the request was closed ({outcome.get('reason')})"
+    if outcome.get("kind") == "permission_answer" and outcome.get("decision") == "allow":
+        return None
+    return f"the user did not allow {name}"
+
+
+def shown(arguments: JsonObject) -> JsonObject:
+    """Arguments as a person is shown them: long texts lose their middle where the whole would be too much to show."""
+    for most in _CUTS:
+        if len(json.dumps(arguments, ensure_ascii=False).encode(errors="replace")) <= _SHOWN:
+            break
+        arguments = _cut(arguments, most)
+    return arguments
+
+
+def _cut(value: Any, most: int) -> Any:
+    if isinstance(value, str) and len(value) > most:
+        half = most // 2
+        return f"{value[:half]}[… {len(value) - 2 * half} characters left out …]{value[-half:]}"
+    if isinstance(value, dict):
+        return {key: _cut(entry, most) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_cut(entry, most) for entry in value]
+    return value
+
+
+__all__ = ["LoopBackend", "Model", "loop_backend", "shown"]
