@@ -31,6 +31,11 @@ class Say:
     pieces: int = 1
     pause: float = 0.0
 
+    @property
+    def deltas(self) -> list[str]:
+        size = -(-len(self.text) // max(self.pieces, 1)) or 1
+        return [self.text[start : start + size] for start in range(0, len(self.text), size)]
+
 
 @attrs.frozen
 class Ask:
@@ -47,6 +52,12 @@ class Wait:
 
     seconds: float | None = None
     until: asyncio.Event | None = None
+
+    async def over(self) -> None:
+        if self.seconds is not None:
+            await asyncio.sleep(self.seconds)
+        else:
+            await (self.until or asyncio.Event()).wait()
 
 
 @attrs.frozen
@@ -74,9 +85,9 @@ class End:
 
 @attrs.frozen
 class Do:
-    """Runs ``action(request)`` at this point, and waits for it if it is awaitable."""
+    """Runs ``action(request)`` at this point, and waits for it if it is awaitable. A backend gives its SendInput."""
 
-    action: Callable[[ModelRequest], Any]
+    action: Callable[[Any], Any]
 
 
 Part = Say | Ask | Wait | Fail | Tokens | End | Do | str
@@ -113,8 +124,8 @@ class ScriptedModel:
                     asked = True
                     for chunk in self._ask(part, index):
                         yield chunk
-                case Wait(seconds, until):
-                    await _wait(seconds, until)
+                case Wait():
+                    await part.over()
                 case Fail():
                     raise ModelError(
                         part.message, kind=part.kind, retryable=part.retryable, retry_after=part.retry_after
@@ -143,16 +154,7 @@ class ScriptedModel:
 
 
 async def _say(part: Say, index: int) -> AsyncIterator[Chunk]:
-    size = -(-len(part.text) // max(part.pieces, 1)) or 1
-    for start in range(0, len(part.text), size):
+    for piece in part.deltas:
         if part.pause:
             await asyncio.sleep(part.pause)
-        piece = part.text[start : start + size]
         yield ThinkingDelta(piece, index) if part.thinking else TextDelta(piece, index)
-
-
-async def _wait(seconds: float | None, until: asyncio.Event | None) -> None:
-    if seconds is not None:
-        await asyncio.sleep(seconds)
-    else:
-        await (until or asyncio.Event()).wait()
