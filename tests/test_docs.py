@@ -15,7 +15,7 @@ import maka
 from maka.cli import exits
 from maka.journal import codec, events, findings, reader, shapes
 from support import documents
-from support.documents import FORMAT, LIBRARY, RUNBOOK
+from support.documents import CONFIGURATION, FORMAT, LIBRARY, RUNBOOK
 
 # ---------------------------------------------------------------- format.md: tables
 
@@ -112,7 +112,9 @@ def test_limits_are_the_code_s() -> None:
     assert str(codec.SUM_BYTES) + " bytes" in FORMAT
 
 
-@pytest.mark.parametrize("text", [FORMAT, RUNBOOK, LIBRARY], ids=["format", "runbook", "library"])
+@pytest.mark.parametrize(
+    "text", [FORMAT, RUNBOOK, LIBRARY, CONFIGURATION], ids=["format", "runbook", "library", "configuration"]
+)
 def test_links_inside_a_document_lead_somewhere(text: str) -> None:
     anchors = {
         re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
@@ -210,7 +212,7 @@ def commands(text: str) -> set[str]:
     return {*inline, *fenced}
 
 
-@pytest.mark.parametrize("command", sorted(commands(FORMAT) | commands(RUNBOOK) | commands(LIBRARY)))
+@pytest.mark.parametrize("command", sorted(set().union(*map(commands, (FORMAT, RUNBOOK, LIBRARY, CONFIGURATION)))))
 def test_commands_that_documents_name_exist(command: str) -> None:
     words = [word for word in command.split() if not word.isupper()]
     path = [word for word in words[1:3] if re.fullmatch("[a-z]+", word)]
@@ -222,19 +224,26 @@ def test_commands_that_documents_name_exist(command: str) -> None:
         assert option.partition("=")[0] in helped.stdout, option
 
 
-# ---------------------------------------------------------------- library.md
+# ---------------------------------------------------------------- library.md, configuration.md
 
 
-@pytest.mark.parametrize("section", documents.sections(LIBRARY), ids=lambda section: section.title)
+@pytest.mark.parametrize(
+    ("name", "section"),
+    [
+        pytest.param(name, section, id=section.title)
+        for name, text in (("library.md", LIBRARY), ("configuration.md", CONFIGURATION))
+        for section in documents.sections(text)
+    ],
+)
 def test_the_examples_of_a_section_run_one_after_the_other(
-    section: documents.Section, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, section: documents.Section, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MAKA_HOME", str(tmp_path / "root"))
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "__example__"}
     for line, code in section.python:
         # The document is ours; padding makes a failure name the line of the document.
-        exec(compile("\n" * line + code, str(documents.DOCS / "library.md"), "exec"), namespace)  # noqa: S102
+        exec(compile("\n" * line + code, str(documents.DOCS / name), "exec"), namespace)  # noqa: S102
 
 
 def test_the_library_s_document_has_examples() -> None:

@@ -33,9 +33,9 @@ def _kept(value: Any) -> Any:
 class App:
     """What a session can be run with. Any object with these attributes will do; those with a default may be missing.
 
-    ``backends`` are factories by the name that a session's header gives; ``default_backend``, ``model``,
-    ``permission_mode`` and ``system`` (the system prompt) go into new sessions. ``tools`` are those that its backends
-    offer to a model. Raises AppError for values that cannot be right.
+    ``backends`` are factories by the name that a session's header gives; ``default_backend``, ``model`` and
+    ``permission_mode`` go into new sessions. ``tools`` and ``system`` (the prompt) say what its backends give to a
+    model; a backend has them from where it is made. Raises AppError for values that cannot be right.
     """
 
     backends: Mapping[str, BackendFactory] = attrs.field(converter=_copied)

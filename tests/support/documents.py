@@ -10,6 +10,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 FORMAT = (DOCS / "format.md").read_text(encoding="utf-8")
 RUNBOOK = (DOCS / "runbook.md").read_text(encoding="utf-8")
 LIBRARY = (DOCS / "library.md").read_text(encoding="utf-8")
+CONFIGURATION = (DOCS / "configuration.md").read_text(encoding="utf-8")
 
 
 class Section(NamedTuple):
