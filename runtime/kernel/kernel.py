@@ -231,6 +231,19 @@ class RuntimeKernel:
         self._refuse_closed()
         return await self._opened(self._entry(session_id))
 
+    @asynccontextmanager
+    async def using(self, session_id: str) -> AsyncIterator[OpenSession]:
+        """``session``, which is not closed inside of ``async with``, idle or not."""
+        self._refuse_closed()
+        entry = self._entry(session_id)
+        entry.users += 1
+        try:
+            yield await self._opened(entry)
+        finally:
+            entry.users -= 1
+            entry.changed()
+            self._tidy()
+
     def opened(self, session_id: str) -> OpenSession | None:
         """The session if it is open here and its journal has not failed."""
         entry = self._entries.get(session_id)
@@ -244,10 +257,7 @@ class RuntimeKernel:
         ``check`` is called with nothing in between and may refuse. Raises what ``session`` raises, JournalError,
         InvalidEvent.
         """
-        entry = self._entry(session_id)
-        entry.users += 1
-        try:
-            session = await self.session(session_id)
+        async with self.using(session_id) as session:
             if check is not None:
                 check(session)
             events = session.journal.append_batch(drafts)
@@ -256,13 +266,9 @@ class RuntimeKernel:
             try:
                 await session.journal.aflush()
             except JournalError as error:
-                self._degrade(entry, error)
+                self._degrade(self._entry(session_id), error)
                 raise
             return events
-        finally:
-            entry.users -= 1
-            entry.changed()
-            self._tidy()
 
     def status(self, session_id: str) -> SessionStatus:
         entry = self._entries.get(session_id)
@@ -445,7 +451,7 @@ class RuntimeKernel:
         run.ledger = Ledger(
             session.journal,
             session.conversation.observe,
-            run.delivery.put,
+            run.publish,
             turn_id=identity.turn_id,
             run_id=identity.run_id,
             new_id=self._new_id,

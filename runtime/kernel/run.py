@@ -8,6 +8,7 @@ from ...journal.errors import JournalError
 from ...journal.events import Blocks, Draft, JsonObject
 from ..errors import RuntimeInteractionFailStopError
 from ..ledger import Ledger
+from ..session_events import SessionEvent
 from .asking import RunInteractions
 from .authority import ClosureReason, InteractionOwner, MessageOwner, RunIdentity
 from .delivery import Delivery
@@ -75,6 +76,7 @@ class Run:
         self._spawn = spawn
         self._overdue = overdue
         self._watch: asyncio.TimerHandle | None = None
+        self._held: list[SessionEvent] = []
         self._closing: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
 
@@ -137,9 +139,19 @@ class Run:
         if self._watch is None and not self.exited:
             self._watch = asyncio.get_running_loop().call_later(self._deadlines.exit, self._overdue, self)
 
+    def publish(self, event: SessionEvent) -> None:
+        """What is told before the backend was entered waits: the consumer may have to be told of a failure instead."""
+        if self.sent:
+            self.delivery.put(event)
+        else:
+            self._held.append(event)
+
     def exit(self, error: BaseException | None) -> None:
         """It is over; the consumer is told."""
         self.exited = True
+        if error is None:
+            for event in self._held:
+                self.delivery.put(event)
         for handle in (self._watch, self.telling):
             if handle is not None:
                 handle.cancel()
