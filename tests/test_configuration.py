@@ -72,6 +72,7 @@ def test_the_example_is_an_app(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
+        timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1].startswith("complete {'stop_reason': 'end_turn'")
