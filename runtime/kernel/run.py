@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from typing import Literal
 
 from ...journal.errors import JournalError
 from ...journal.events import Blocks, Draft, JsonObject
@@ -14,8 +14,13 @@ from .authority import ClosureReason, InteractionOwner, MessageOwner, RunIdentit
 from .delivery import Delivery
 from .entry import Entry
 from .generations import Deadlines, Generation, Spawn
+from .tasks import seen
 
 Claimant = Literal["event", "stop"]
+
+
+class Cancelled(Exception):
+    """The start was cancelled before it began."""
 
 
 class Run:
@@ -214,9 +219,3 @@ class Run:
 
 async def _closed(owner: InteractionOwner, reason: ClosureReason) -> None:
     await owner.close(reason)
-
-
-def seen(future: "asyncio.Future[Any]") -> None:
-    """Its failure is told where it is waited for; nobody has to."""
-    if not future.cancelled():
-        future.exception()

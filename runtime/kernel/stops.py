@@ -8,7 +8,8 @@ from ...journal.errors import JournalError
 from ..backends.base import StopMode, StopReason
 from .failures import combine
 from .generations import Deadlines, Generation, Spawn
-from .run import Run, seen
+from .run import Run
+from .tasks import failure_of, seen
 
 
 class StopAttempt:
@@ -73,7 +74,7 @@ class StopAttempt:
         except JournalError as error:
             failures.append(error)
         failures += [failure for failure in run.failures if failure not in failures]
-        failures += [_failure(task) for task in await self._settled()]
+        failures += [failure_of(task) for task in await self._settled()]
         return combine(f"stopping run {run.identity.run_id} failed in several ways", failures)
 
     async def _settled(self) -> "list[asyncio.Task[Any]]":
@@ -105,7 +106,7 @@ class StopAttempt:
             await entered.wait()
         tasks.append(self._spawn(run.close_interactions(), "close interactions"))
         await asyncio.wait(tasks)
-        return [_failure(task) for task in tasks]
+        return [failure_of(task) for task in tasks]
 
     async def _after_step(self, generation: Generation) -> BaseException | None:
         """Waits for the end of the step, a failure, an escalation or the deadline; the latter two stop at once.
@@ -121,7 +122,7 @@ class StopAttempt:
         await asyncio.wait({rest, escalated}, timeout=self._deadlines.after_step, return_when=asyncio.FIRST_COMPLETED)
         escalated.cancel()
         if rest.done():
-            return _failure(rest)
+            return failure_of(rest)
         rest.cancel()
         failures: list[BaseException | None] = [self._note()]
         failures += await self._at_once(generation)
@@ -133,7 +134,3 @@ class StopAttempt:
     async def _at_rest(self, stop: "asyncio.Task[None]") -> None:
         await asyncio.shield(stop)
         await self.run.entry.until(lambda: self.run.step_ended or self.run.stream_ended)
-
-
-def _failure(task: "asyncio.Task[Any]") -> BaseException | None:
-    return None if task.cancelled() else task.exception()

@@ -1,0 +1,151 @@
+"""The sessions' backends: built when one is needed, replaced, given up, and what is told of a quarantine. No I/O."""
+
+import asyncio
+from collections.abc import Awaitable
+from functools import partial
+from typing import Final
+
+from ...journal.errors import JournalError
+from ...journal.events import Draft, JsonObject
+from ..backends.base import BackendContext
+from ..errors import BackendTimeout
+from .entries import Entries
+from .entry import Entry
+from .generations import Generation
+from .parts import Parts
+from .run import Cancelled, Run
+
+#: Characters of the reason in the journal.
+_REASON: Final = 2_000
+
+
+class Backends:
+    def __init__(self, parts: Parts, entries: Entries) -> None:
+        self._parts = parts
+        self._entries = entries
+        self._generations = 0
+
+    async def reserve(self, run: Run) -> None:
+        """Gives the run the session's backend, which is built if there is none."""
+        entry = run.entry
+        while True:
+            check(run)
+            if (refusal := entry.quarantine()) is not None:
+                raise refusal
+            generation = entry.generation
+            if generation is None:
+                if entry.building is None:
+                    entry.building = self._parts.spawn(self._build(entry), "build backend")
+                run.generation = await asyncio.shield(entry.building)
+            elif generation.phase == "active" and not (generation.stale and not generation.runs):
+                run.generation = generation
+                return
+            else:
+                await entry.until(partial(_moved, run, generation))
+
+    async def _build(self, entry: Entry) -> Generation:
+        try:
+            session = entry.open
+            assert session is not None
+            view = session.journal.state.session
+            settings = {**(view.header or {}), **view.patch}
+            name = str(settings.get("backend", ""))
+            context = BackendContext(
+                session_id=entry.session_id,
+                session_dir=session.directory,
+                settings=settings,
+                new_id=self._parts.new_id,
+                now=self._parts.now,
+            )
+            backend = self._parts.backends.factory(name)(context)
+            if isinstance(backend, Awaitable):
+                backend = await backend
+            self._generations += 1
+            entry.generation = Generation(self._generations, backend, self._parts.deadlines, self._parts.spawn)
+            self._parts.lifecycle.tell("backend_built", entry.session_id, backend=name, generation=self._generations)
+            return entry.generation
+        finally:
+            entry.building = None
+            entry.changed()
+
+    def retire(self, entry: Entry) -> None:
+        """A backend that is not used any more makes room for the next."""
+        generation = entry.generation
+        if generation is None or generation.runs:
+            return
+        if generation.phase == "terminated":
+            entry.generation = None
+        elif generation.stale and generation.phase == "active":
+            self._parts.spawn(self.dispose(entry, generation), "replace backend")
+        entry.changed()
+
+    async def dispose(self, entry: Entry, generation: Generation) -> None:
+        await generation.dispose()
+        error = generation.disposal_failure
+        self._parts.lifecycle.tell("backend_disposed", entry.session_id, generation=generation.number, error=error)
+        if error is not None:
+            await self._quarantine(entry, None)
+        self.retire(entry)
+
+    def overdue(self, run: Run) -> None:
+        self._parts.spawn(self._give_up(run), "give up a backend")
+
+    async def _give_up(self, run: Run) -> None:
+        """The turn has ended and ``send`` has not."""
+        if run.exited or run.generation is None:
+            return
+        await run.generation.fail(
+            BackendTimeout(
+                f"send() went on for {self._parts.deadlines.exit:g} s after the end of turn {run.identity.turn_id}; "
+                "its backend is given up, mend it or give it more time"
+            )
+        )
+        await self.settle(run)
+
+    async def settle(self, run: Run) -> None:
+        """After a backend was given up: is the session quarantined?"""
+        entry, generation = run.entry, run.generation
+        assert generation is not None
+        self._parts.lifecycle.tell(
+            "backend_failed", entry.session_id, generation=generation.number, error=generation.failure
+        )
+        if generation.disposal_failure is None and not run.exited:
+            gone = self._parts.spawn(entry.until(lambda: run.exited), "grace")
+            await asyncio.wait({gone}, timeout=self._parts.deadlines.grace)
+            gone.cancel()
+        if not generation.runs:
+            self.retire(entry)
+        if entry.quarantine() is not None and entry.generation is generation:
+            await self._quarantine(entry, run)
+        entry.changed()
+
+    async def _quarantine(self, entry: Entry, run: Run | None) -> None:
+        """Leaves word in the journal: after a restart people should know that something was left running."""
+        refusal = entry.quarantine()
+        if refusal is None:
+            return
+        self._parts.lifecycle.tell("session_quarantined", entry.session_id, permanent=refusal.permanent, error=refusal)
+        session = self._entries.usable(entry.session_id)
+        if session is None:
+            return
+        note: JsonObject = {"kind": "quarantine"}
+        if run is not None:
+            note |= {"run_id": run.identity.run_id, "turn_id": run.identity.turn_id}
+        note["text"] = str(refusal)[:_REASON]
+        try:
+            session.conversation.observe(session.journal.append(Draft("session/note", note)))
+            await session.journal.aflush()
+        except JournalError as error:
+            self._entries.degrade(entry, error)
+
+
+def check(run: Run) -> None:
+    if run.cancelled:
+        raise Cancelled
+
+
+def _moved(run: Run, generation: Generation) -> bool:
+    """Is it worth looking again at a generation that could not be used?"""
+    entry = run.entry
+    usable = generation.phase == "active" and not generation.stale
+    return run.cancelled or entry.generation is not generation or usable or entry.quarantine() is not None

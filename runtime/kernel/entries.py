@@ -1,0 +1,81 @@
+"""The sessions of a kernel: opened when they are needed, opened again after their journal failed. No I/O of its own."""
+
+import asyncio
+from collections.abc import Iterator
+
+from ...journal.errors import JournalError
+from ..journals import OpenSession
+from .entry import Entry
+from .parts import Parts
+
+
+class Entries:
+    """Entries by session id."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._entries: dict[str, Entry] = {}
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(list(self._entries.values()))
+
+    def find(self, session_id: str) -> Entry | None:
+        return self._entries.get(session_id)
+
+    def get(self, session_id: str) -> Entry:
+        """The entry of a session; a new one if there is none."""
+        entry = self._entries.get(session_id)
+        if entry is None:
+            entry = self._entries[session_id] = Entry(session_id)
+        return entry
+
+    def forget(self, entry: Entry) -> None:
+        self._entries.pop(entry.session_id, None)
+
+    def usable(self, session_id: str) -> OpenSession | None:
+        """The session if it is open here and its journal has not failed."""
+        entry = self._entries.get(session_id)
+        return None if entry is None or entry.degraded is not None else entry.open
+
+    async def open_first(self, entry: Entry) -> None:
+        if entry.open is None:
+            await self.opened(entry)
+
+    async def opened(self, entry: Entry) -> OpenSession:
+        if entry.opening is None:
+            if entry.open is not None and entry.degraded is None:
+                return entry.open
+            if entry.degraded is not None and entry.current is not None:
+                raise entry.degraded
+            entry.opening = self._parts.spawn(self._open(entry), f"open session {entry.session_id}")
+        return await asyncio.shield(entry.opening)
+
+    async def _open(self, entry: Entry) -> OpenSession:
+        try:
+            cause = None
+            if entry.open is not None:
+                # Its journal failed: what it had open is closed, and what was cut off gets its end.
+                cause = "journal_write_failed"
+                try:
+                    await self.close_journal(entry)
+                except JournalError:
+                    pass  # it is what made it fail
+            entry.open = await self._parts.journals.open(entry.session_id, cause=cause)
+            entry.degraded = None
+            self._parts.lifecycle.tell("session_opened", entry.session_id)
+            return entry.open
+        finally:
+            entry.opening = None
+            entry.changed()
+
+    async def close_journal(self, entry: Entry) -> None:
+        session, entry.open = entry.open, None
+        if session is not None:
+            await self._parts.journals.close(session)
+            self._parts.lifecycle.tell("session_closed", entry.session_id)
+
+    def degrade(self, entry: Entry, error: JournalError) -> None:
+        if entry.degraded is None:
+            entry.degraded = error
+            self._parts.lifecycle.tell("session_degraded", entry.session_id, error=error)
+            entry.changed()

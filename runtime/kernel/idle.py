@@ -1,0 +1,36 @@
+"""Sessions that nothing runs in: some stay open, the longest idle are closed. No I/O of its own."""
+
+from .backends import Backends
+from .entries import Entries
+from .entry import Entry
+from .parts import Parts
+
+
+class Idle:
+    """At most ``most`` sessions stay open with nothing running."""
+
+    def __init__(self, parts: Parts, entries: Entries, backends: Backends, most: int) -> None:
+        self._parts = parts
+        self._entries = entries
+        self._backends = backends
+        self._most = most
+
+    def tidy(self) -> None:
+        """Closes sessions that nothing runs in, the longest idle first, beyond those that may stay open."""
+        idle = [entry for entry in self._entries if entry.idle and entry.opening is None]
+        for entry in idle[: max(0, len(idle) - self._most)]:
+            if entry.quarantine() is None:
+                self._parts.spawn(self.close(entry), f"close session {entry.session_id}")
+
+    async def close(self, entry: Entry) -> None:
+        entry.users += 1
+        try:
+            if entry.generation is not None:
+                await self._backends.dispose(entry, entry.generation)
+            if not entry.runs and entry.opening is None:
+                await self._entries.close_journal(entry)
+        finally:
+            entry.users -= 1
+            if entry.idle and entry.generation is None and entry.open is None:
+                self._entries.forget(entry)
+            entry.changed()
