@@ -191,6 +191,7 @@ class RuntimeKernel:
         Append to it without waiting in between, and use ``append`` to make things durable. Raises what opening it
         raises, and its journal's failure as long as a run of it has not ended.
         """
+        self._refuse_closed()
         entry = self._entries.get(session_id)
         entry.users += 1
         try:
