@@ -413,6 +413,7 @@ class _Playing:
 
     async def _steering(self) -> None:
         waiting = deque(self._input.pull_steering())
+        said: list[Part] = [f"steered: {text_of(lease.content)}" for lease in waiting]
         try:
             while waiting:
                 await self._steered(waiting[0])
@@ -422,18 +423,18 @@ class _Playing:
         finally:
             if waiting:
                 self._input.nack_steering([lease.lease_id for lease in waiting])
+        self._parts.extendleft(reversed(said))
 
     async def _steered(self, lease: SteeringLease) -> None:
         if self._step_open:
             await self._end_step()
-        said = {
+        message = {
             "message_id": lease.message_id,
             "content": lease.content,
             "quotes": lease.quotes,
             "attachments": lease.attachments,
         }
-        await self._give("steering_message", {key: value for key, value in said.items() if value is not None})
-        self._parts.appendleft(f"steered: {text_of(lease.content)}")
+        await self._give("steering_message", {key: value for key, value in message.items() if value is not None})
 
     # ------------------------------------------------------------ parts
 
@@ -597,3 +598,30 @@ class _Stream:
             await asyncio.wait({self._task})
             if not self._task.cancelled():
                 self._task.exception()
+
+
+__all__ = [
+    "Boundary",
+    "Do",
+    "Emit",
+    "End",
+    "Fail",
+    "Faults",
+    "Never",
+    "Part",
+    "Permission",
+    "Question",
+    "Retry",
+    "Say",
+    "Script",
+    "ScriptedBackend",
+    "ScriptedBackends",
+    "Together",
+    "Tokens",
+    "Tool",
+    "Turn",
+    "Vanish",
+    "Wait",
+    "echo",
+    "scripted_backend",
+]
