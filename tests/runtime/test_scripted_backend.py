@@ -633,7 +633,7 @@ def test_a_kernel_ends_what_the_script_leaves_open(turn: Turn, reason: JsonObjec
 @pytest.mark.parametrize("seed", range(10))
 def test_what_comes_late_is_dropped(seed: int) -> None:
     async def main() -> None:
-        late: list[Part] = ["late", Emit("complete", {"stop_reason": "end_turn"}), "later"]
+        late: list[Part] = [Wait(1), "late", Emit("complete", {"stop_reason": "end_turn"}), "later"]
         bench = Bench([["first", Never()]], faults=Faults(late=late))
         stream = bench.kernel.start_turn("s1", text="hi")
         while (await anext(stream)).kind != "text_delta":
