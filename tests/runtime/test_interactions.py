@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import gc
 import os
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from random import Random
@@ -380,6 +382,53 @@ def test_an_answer_is_judged_by_a_closure_only_when_that_is_durable() -> None:
     in_every_order(scenario)
 
 
+def test_a_closure_that_comes_between_is_the_first() -> None:
+    kinds = set()
+
+    async def scenario(world: World) -> None:
+        owner = await world.begun()
+        await world.ask(owner)
+        closure = {"interaction_id": "i1", "outcome": {"kind": "closure", "reason": "turn_stopped"}}
+
+        async def closes() -> None:
+            session = world.sessions["s1"]
+            if "i1" in session.journal.state.interactions.pending:
+                session.journal.append(Draft("interaction/resolved", closure))
+                await session.journal.aflush()
+
+        answering = asyncio.create_task(world.answer(YES["question"]))
+        closing = asyncio.create_task(closes())
+        row = await row_or("already_resolved", answering)
+        await closing
+        [won] = world.memory.of("s1", "interaction/resolved")
+        kinds.add(won["outcome"]["kind"])
+        assert (row is None) is (won == closure)
+
+    in_every_order(scenario)
+    assert kinds == {"question_answer", "closure"}
+
+
+def test_an_answer_looks_again_where_a_closure_was_rolled_back() -> None:
+    """A thread may roll the fold back between two looks at it."""
+
+    async def scenario(world: World) -> None:
+        owner = await world.begun()
+        await world.ask(owner)
+        pending = world.sessions["s1"].journal.state.interactions.pending
+        looked: list[str] = []
+
+        class Flickers(dict[str, Any]):
+            def get(self, key: str, default: Any = None) -> Any:
+                looked.append(key)
+                return default if len(looked) == 1 else super().get(key, default)
+
+        world.sessions["s1"].journal.state.interactions.pending = Flickers(pending)
+        assert (await world.answer(YES["question"]))["outcome"] == YES["question"]
+        assert looked
+
+    run(scenario(World()), 0)
+
+
 def test_a_closure_that_is_lost_decides_nothing() -> None:
     async def scenario(world: World) -> None:
         owner = await world.begun()
@@ -692,6 +741,35 @@ def test_who_is_cancelled_takes_nothing_back() -> None:
         assert world.types() == ["interaction/requested", "interaction/resolved"]
 
     in_every_order(scenario)
+
+
+def test_a_close_leaves_no_request_behind() -> None:
+    async def scenario(world: World) -> None:
+        owner = await world.begun()
+        world.sync_seconds = 1.0
+        asking = asyncio.create_task(world.ask(owner))
+        await asyncio.sleep(0.5)
+        asking.cancel()
+        await owner.close("turn_stopped")
+        assert world.types() == ["interaction/requested"]
+
+    in_every_order(scenario)
+
+
+def test_nothing_is_kept_of_a_run_that_is_over() -> None:
+    async def scenario(world: World) -> None:
+        owner = await world.begun()
+        await world.ask(owner, "permission")
+        await world.answer(YES["permission"])
+        assert not [timer for timer in asyncio.get_running_loop()._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
+        await world.end(owner)
+        gone = weakref.ref(owner)
+        del owner
+        await asyncio.sleep(0.1)
+        gc.collect()
+        assert gone() is None
+
+    run(scenario(World(permission_timeout=60)), 0)
 
 
 def test_a_cancelled_answer_that_fails_is_known_to_the_close() -> None:
