@@ -80,6 +80,10 @@ class Channel:
             self._work.add_done_callback(lambda work: self._release())
         while self._given == self._released:
             if self._work.done():
+                if self._given < self._emitted:
+                    # It ended a moment ago; what it said last is still to be given out.
+                    self._release()
+                    break
                 if not self._work.cancelled():
                     self._work.result()
                 raise StopAsyncIteration
