@@ -166,7 +166,6 @@ def application(name: str | None, root: str | None) -> Doc:
         "default_backend": app.default_backend,
         "model": app.model,
         "permission_mode": app.permission_mode,
-        "system": app.system,
         "safety_inspector": app.safety_inspector is not None,
         "tools": tools,
     }

@@ -402,7 +402,6 @@ def application(doc: Doc, paint: Painter) -> Lines:
         ["backends", ", ".join(named)],
         ["model", line(doc.get("model") or "-", _CELL)],
         ["permission mode", line(doc.get("permission_mode"), 20)],
-        ["system prompt", line(doc.get("system") or "-", _CELL)],
         ["safety inspector", "yes" if doc.get("safety_inspector") else "-"],
     ]
     out = table(rows, paint, styles=_label, indent="")

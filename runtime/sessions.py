@@ -5,7 +5,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..journal.errors import InvalidEvent
 from ..journal.events import Blocks, Draft, JsonObject
@@ -26,6 +26,8 @@ from .recovery import Recovered, recover
 
 if TYPE_CHECKING:
     from ..repair.session import Session
+
+T = TypeVar("T")
 
 #: Values of a session whose change needs another backend object.
 _OF_BACKEND: Final = frozenset({"backend", "connection"})
@@ -62,25 +64,27 @@ class SessionManager:
         self._app = app
         self._new_id = new_id
         self._clock = clock
-        journals = FileJournals(root, clock=clock, on_append=on_append)
-        self._store: FileStore = journals.store
+        files = FileJournals(root, clock=clock, on_append=on_append)
+        self._store: FileStore = files.store
+        self._journals = _Journals(files)
         registry = BackendRegistry()
         for name, factory in app.backends.items():
             registry.register(name, factory)
         self._registry = registry
-        lifecycle = Lifecycle()
+        self._lifecycle = Lifecycle()
         self._interactions = JournalInteractions(
-            self._opened, lifecycle=lifecycle, permission_timeout=permission_timeout
+            self._opened, lifecycle=self._lifecycle, permission_timeout=permission_timeout
         )
         self.kernel = RuntimeKernel(
-            journals=journals,
+            journals=self._journals,
             backends=registry,
             interaction_authority=self._interactions,
             message_authority=message_authority,
-            lifecycle=lifecycle,
+            lifecycle=self._lifecycle,
             new_id=new_id,
             now=clock,
             deadlines=deadlines,
+            tools=app.tools,
             keep_open=keep_open,
         )
 
@@ -194,18 +198,18 @@ class SessionManager:
         See ``JournalInteractions.answer`` for the shapes. The first durable outcome wins: the same again is fine, also
         after a restart, another raises InteractionRefused (``already_resolved``).
         """
-        await self.kernel.session(session_id)
-        return await self._interactions.answer(session_id, interaction_id, answer)
+        async with self.kernel.session(session_id):
+            return await self._interactions.answer(session_id, interaction_id, answer)
 
     async def interaction(self, session_id: str, interaction_id: str) -> JsonObject:
         """How one stands. Raises InteractionRefused (``not_found``)."""
-        await self.kernel.session(session_id)
-        return await self._interactions.query(session_id, interaction_id)
+        async with self.kernel.session(session_id):
+            return await self._interactions.query(session_id, interaction_id)
 
     async def pending(self, session_id: str) -> "list[JsonObject]":
         """The interactions that wait for an answer, oldest first, with their requests."""
-        await self.kernel.session(session_id)
-        return await self._interactions.pending(session_id)
+        async with self.kernel.session(session_id):
+            return await self._interactions.pending(session_id)
 
     # ------------------------------------------------------------ about a session
 
@@ -256,11 +260,12 @@ class SessionManager:
         Nothing is copied: the fork refers to the point by number and sum, and its history begins with what was said up
         to there. Returns its id. Raises ForkRefused, SessionNotFound, JournalConflict where the id is taken.
         """
-        opened = self.kernel.opened(session_id)
+        opened, before = self.kernel.opened(session_id), None
         if opened is not None:
             # A fork may only refer to what is on the disk for good.
+            before = opened.journal.next_seq
             await opened.journal.aflush()
-        point, values = await _in_thread(lambda: self._fork_point(session_id, turn_id))
+        point, values = await _in_thread(lambda: self._fork_point(session_id, turn_id, before))
         new_id = new_session_id or self._new_id()
         header = self._header(new_id, {**values, "name": name, "parent": {"session_id": session_id, **point}})
         await _in_thread(lambda: self._store.create(Draft("session/header", header)).close())
@@ -272,7 +277,7 @@ class SessionManager:
         Raises SessionBusy, SessionNotFound, JournalLocked, and JournalConflict while a fork refers to it.
         """
         await self.kernel.release(session_id)
-        return await _in_thread(lambda: self._store.delete(session_id))
+        return await self._journals.alone(session_id, lambda: self._store.delete(session_id))
 
     # ------------------------------------------------------------ recovery
 
@@ -283,7 +288,12 @@ class SessionManager:
         """
         if self.kernel.status(session_id).open:
             return Recovered(session_id, "open")
-        return await _in_thread(lambda: recover(self._store.path(session_id), session_id, clock=self._clock))
+        found = await self._journals.alone(
+            session_id, lambda: recover(self._store.path(session_id), session_id, clock=self._clock)
+        )
+        if found.state == "repaired":
+            self._lifecycle.tell("session_recovered", session_id, appended=found.appended)
+        return found
 
     async def recover_interrupted_sessions(self) -> "list[Recovered]":
         """``recover`` for every session of the root, one after the other."""
@@ -321,12 +331,16 @@ class SessionManager:
         if waits:
             raise SessionBusy(f"session {session_id} is busy with {', '.join(waits[:3])}; let it end, or take it back")
 
-    def _fork_point(self, session_id: str, turn_id: str | None) -> tuple[JsonObject, JsonObject]:
-        """The number and sum of the point, and the newest values of the session there."""
+    def _fork_point(self, session_id: str, turn_id: str | None, before: int | None) -> tuple[JsonObject, JsonObject]:
+        """The number and sum of the point, and the newest values of the session there. It stands before event number
+        ``before``.
+        """
         values: JsonObject = {}
         opened: set[str] = set()
         found: tuple[JsonObject, JsonObject] | None = None
         for event in self._store.read(session_id):
+            if event.seq == before:
+                break
             data = event.data
             if event.type == "session/header":
                 values = {key: data[key] for key in _INHERITED if key in data}
@@ -382,5 +396,35 @@ def _check_patch(values: JsonObject) -> None:
         )
 
 
-async def _in_thread(work: Callable[[], Any]) -> Any:
+async def _in_thread(work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work)
+
+
+class _Journals:
+    """The sessions of a root, none of which is opened while other work here holds its lock. Implements Journals."""
+
+    def __init__(self, journals: FileJournals) -> None:
+        self._journals = journals
+        self._working: dict[str, asyncio.Future[Any]] = {}
+
+    async def open(self, session_id: str, *, cause: str | None = None) -> OpenSession:
+        await self._free(session_id)
+        return await self._journals.open(session_id, cause=cause)
+
+    async def close(self, session: OpenSession) -> None:
+        await self._journals.close(session)
+
+    async def alone(self, session_id: str, work: Callable[[], T]) -> T:
+        """What ``work`` gives, in a thread. It is done to its end although the caller is cancelled."""
+        await self._free(session_id)
+        working = self._working[session_id] = asyncio.get_running_loop().run_in_executor(None, work)
+        working.add_done_callback(lambda done: self._forget(session_id, done))
+        return await asyncio.shield(working)
+
+    async def _free(self, session_id: str) -> None:
+        while (working := self._working.get(session_id)) is not None and not working.done():
+            await asyncio.wait({working})
+
+    def _forget(self, session_id: str, done: "asyncio.Future[Any]") -> None:
+        if self._working.get(session_id) is done:
+            del self._working[session_id]

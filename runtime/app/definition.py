@@ -34,8 +34,8 @@ class App:
     """What a session can be run with. Any object with these attributes will do; those with a default may be missing.
 
     ``backends`` are factories by the name that a session's header gives; ``default_backend``, ``model`` and
-    ``permission_mode`` go into new sessions. ``tools`` and ``system`` (the prompt) say what its backends give to a
-    model; a backend has them from where it is made. Raises AppError for values that cannot be right.
+    ``permission_mode`` go into new sessions. ``tools`` are handed to its backends when they are built. Raises AppError
+    for values that cannot be right.
     """
 
     backends: Mapping[str, BackendFactory] = attrs.field(converter=_copied)
@@ -44,7 +44,6 @@ class App:
     tools: Sequence[Tool] = attrs.field(default=(), converter=_kept)
     safety_inspector: SafetyInspector | None = None
     permission_mode: str = "ask"
-    system: str | None = None
 
     def __attrs_post_init__(self) -> None:
         for name, (fits, wanted) in _WANTED.items():
@@ -74,7 +73,6 @@ _WANTED: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
         "None or an object with the method `inspect_continuation_safety`",
     ),
     "permission_mode": (lambda value: value in MODES, "one of " + ", ".join(f"`{mode}`" for mode in MODES)),
-    "system": (lambda value: value is None or isinstance(value, str), "a text or None"),
 }
 
 _OF_A_TOOL: Final = ("name", "description", "parameters", "recovery", "parallel_safe", "execute")

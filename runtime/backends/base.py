@@ -9,6 +9,7 @@ import attrs
 from ...journal.events import Blocks, JsonObject
 from ..conversation import Conversation
 from ..session_events import SessionEvent
+from ..tools.base import Tool
 
 StopReason = Literal["user_stop", "redirect"]
 StopMode = Literal["immediate", "after_step"]
@@ -80,8 +81,8 @@ class SendInput:
 class BackendContext:
     """What a factory may know: the session, its directory (for blobs), and the kernel's clock and ids.
 
-    ``settings`` are the session's newest values (``backend, model, connection?, cwd, permission_mode, …``).
-    ``new_id`` gives fresh ids, ``now`` Unix milliseconds.
+    ``settings`` are the session's newest values (``backend, model, connection?, cwd, permission_mode, …``), ``tools``
+    those of the app. ``new_id`` gives fresh ids, ``now`` Unix milliseconds.
     """
 
     session_id: str
@@ -89,6 +90,7 @@ class BackendContext:
     settings: JsonObject
     new_id: Callable[[], str]
     now: Callable[[], int]
+    tools: Sequence[Tool] = ()
 
 
 @runtime_checkable

@@ -30,16 +30,20 @@ _CUTS: Final = (4_000, 1_000, 200)
 
 def loop_backend(
     model: Model,
-    tools: Iterable[Tool] = (),
+    tools: Iterable[Tool] | None = None,
     options: Options | None = None,
     *,
     authorize: Authorize | None = None,
 ) -> BackendFactory:
-    """Backends over ``model``: an adapter that all sessions share, or a function that makes one for each."""
-    kept = tuple(tools)
+    """Backends over ``model``: an adapter that all sessions share, or a function that makes one for each.
+
+    Without ``tools`` they have the app's.
+    """
+    own = None if tools is None else tuple(tools)
 
     def build(context: BackendContext) -> Backend:
         made = model if isinstance(model, ModelAdapter) else model(context)
+        kept = context.tools if own is None else own
         return LoopBackend(made, kept, options or Options(), context, authorize=authorize)
 
     return build

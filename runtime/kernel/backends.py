@@ -56,6 +56,7 @@ class Backends:
                 settings=settings,
                 new_id=self._parts.new_id,
                 now=self._parts.now,
+                tools=self._parts.tools,
             )
             backend = self._parts.backends.factory(name)(context)
             if isinstance(backend, Awaitable):

@@ -14,7 +14,7 @@ from ..backends.base import BackendRegistry, StopMode, StopReason
 from ..errors import KernelClosed, RuntimeInteractionInvariantError, SessionBusy, TurnCancelled
 from ..journals import Journals, OpenSession
 from ..lifecycle import Lifecycle, Listener
-from ..tools.base import text_block
+from ..tools.base import Tool, text_block
 from .authority import RunIdentity, RuntimeInteractionAuthority, RuntimeMessageAuthority
 from .backends import Backends
 from .course import Course, leave
@@ -59,7 +59,7 @@ async def _straight(operation: Callable[[], Awaitable[None]]) -> None:
 class RuntimeKernel:
     """Runs turns of any number of sessions, each on a backend of its own. Use it from one event loop.
 
-    ``journals`` gives the sessions, ``backends`` what runs them. ``interaction_authority`` answers questions,
+    ``journals`` gives the sessions, ``backends`` what runs them, ``tools`` what a backend is offered for its model. ``interaction_authority`` answers questions,
     ``message_authority`` hands out messages for running turns. ``run_backend_activation`` wraps the reservation of a
     backend. ``new_id``, ``now`` (Unix ms) and ``deadlines`` are replaced in tests. At most ``keep_open`` sessions
     stay open with nothing running.
@@ -77,6 +77,7 @@ class RuntimeKernel:
         new_id: Callable[[], str] = _new_id,
         now: Callable[[], int] = _now,
         deadlines: Deadlines | None = None,
+        tools: Sequence[Tool] = (),
         keep_open: int = 32,
     ) -> None:
         self.lifecycle = lifecycle or Lifecycle()
@@ -90,6 +91,7 @@ class RuntimeKernel:
             new_id=new_id,
             now=now,
             deadlines=deadlines or Deadlines(),
+            tools=tools,
         )
         self._entries = Entries(self._parts)
         self._backends = Backends(self._parts, self._entries)

@@ -1,6 +1,6 @@
 """What a kernel was given: where its sessions, its backends, its ids and its time come from. No I/O."""
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -8,6 +8,7 @@ import attrs
 from ..backends.base import BackendRegistry
 from ..journals import Journals
 from ..lifecycle import Lifecycle
+from ..tools.base import Tool
 from .authority import RuntimeInteractionAuthority, RuntimeMessageAuthority
 from .generations import Deadlines
 from .tasks import Tasks
@@ -34,6 +35,7 @@ class Parts:
     new_id: Callable[[], str]
     now: Callable[[], int]
     deadlines: Deadlines
+    tools: Sequence[Tool]
     tasks: Tasks = attrs.Factory(Tasks)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":

@@ -15,7 +15,7 @@ from support.command import process
 Run = Callable[..., Any]
 
 SHOWN = {
-    "app", "named_by", "backends", "default_backend", "model", "permission_mode", "system", "safety_inspector", "tools",
+    "app", "named_by", "backends", "default_backend", "model", "permission_mode", "safety_inspector", "tools",
 }  # fmt: skip
 
 
@@ -50,7 +50,6 @@ def test_the_document(show: Run) -> None:
         "default_backend": "main",
         "model": "some-model",
         "permission_mode": "ask",
-        "system": None,
         "safety_inspector": False,
         "tools": [
             {

@@ -356,7 +356,7 @@ def test_what_may_be_named(root: Path, cwd: Path, name: str) -> None:
 def test_what_an_object_lacks_is_filled_in() -> None:
     app = app_of(SimpleNamespace(backends={"b": build}, default_backend="b", tools=(t for t in [Command()]), more=1))
     assert app == App(backends={"b": build}, default_backend="b", tools=[Command()])
-    assert (app.model, app.safety_inspector, app.permission_mode, app.system) == ("", None, "ask", None)
+    assert (app.model, app.safety_inspector, app.permission_mode) == ("", None, "ask")
     assert app.tools == (Command(),)
 
 
@@ -501,7 +501,6 @@ def odd(**changes: Any) -> Any:
         ({"permission_mode": "yolo"}, "`permission_mode` must be one of `ask`, `execute`, `bypass`, not 'yolo'"),
         ({"permission_mode": ""}, "`permission_mode` must be one of"),
         ({"permission_mode": []}, "`permission_mode` must be one of"),
-        ({"system": 5}, "`system` must be a text or None, not 5"),
     ],
 )
 def test_values_that_cannot_be(changes: dict[str, Any], says: str) -> None:
