@@ -16,6 +16,8 @@ from weakref import WeakSet
 T = TypeVar("T")
 #: More callbacks than any test needs. One that polls for ever gets here.
 LIMIT = 200_000
+#: So often the tasks that are left at the end are cancelled.
+_ROUNDS = 20
 
 
 class Deadlock(AssertionError):
@@ -190,13 +192,17 @@ def _told(context: dict[str, Any]) -> str:
 
 def _wind_up(loop: SeededLoop) -> None:
     """Ends what still runs, so that it disturbs no other test."""
-    loop._ready = _Ready(Random(0), loop.steps + LIMIT, None)
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    if tasks:
+    left = _Ready(Random(0), LIMIT, None)
+    left.extend(loop._ready)
+    loop._ready = left
+    for _ in range(_ROUNDS):
+        # What ends may begin something to clean up after itself.
+        if not (tasks := asyncio.all_tasks(loop)):
+            break
+        for task in tasks:
+            task.cancel()
         with suppress(Exception):
-            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
     for future in loop.made():
         future._log_traceback = False
     loop.close()
