@@ -59,10 +59,10 @@ async def _straight(operation: Callable[[], Awaitable[None]]) -> None:
 class RuntimeKernel:
     """Runs turns of any number of sessions, each on a backend of its own. Use it from one event loop.
 
-    ``journals`` gives the sessions, ``backends`` what runs them, ``tools`` what a backend is offered for its model. ``interaction_authority`` answers questions,
-    ``message_authority`` hands out messages for running turns. ``run_backend_activation`` wraps the reservation of a
-    backend. ``new_id``, ``now`` (Unix ms) and ``deadlines`` are replaced in tests. At most ``keep_open`` sessions
-    stay open with nothing running.
+    ``journals`` gives the sessions, ``backends`` what runs them, ``tools`` what a backend is offered for its model.
+    ``interaction_authority`` answers questions, ``message_authority`` hands out messages for running turns.
+    ``run_backend_activation`` wraps the reservation of a backend. ``new_id``, ``now`` (Unix ms) and ``deadlines`` are
+    replaced in tests. At most ``keep_open`` sessions stay open with nothing running.
     """
 
     def __init__(
