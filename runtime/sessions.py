@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from ..repair.session import Session
 
 T = TypeVar("T")
+# `list` is a method's name below, so the class cannot say it.
+Rows = list[JsonObject]
+Recoveries = list[Recovered]
 
 #: Values of a session whose change needs another backend object.
 _OF_BACKEND: Final = frozenset({"backend", "connection"})
@@ -138,7 +141,7 @@ class SessionManager:
         await _in_thread(lambda: self._store.create(Draft("session/header", header)).close())
         return session_id
 
-    async def list(self) -> list[JsonObject]:
+    async def list(self) -> Rows:
         """``[{session_id, name, last_activity, turns, verdict, running}]``; ``running`` are the ids of turns that wait
         or run in this process. Damaged sessions are listed too. Raises JournalError where the root cannot be read.
         """
@@ -168,8 +171,8 @@ class SessionManager:
         turn_id: str | None = None,
         message_id: str | None = None,
         max_steps: int | None = None,
-        quotes: "list[JsonObject] | None" = None,
-        attachments: "list[JsonObject] | None" = None,
+        quotes: Rows | None = None,
+        attachments: Rows | None = None,
     ) -> TurnStream:
         """A new turn with this message; its events, to be iterated. It waits for turns that were sent before it.
 
@@ -206,7 +209,7 @@ class SessionManager:
         async with self.kernel.session(session_id):
             return await self._interactions.query(session_id, interaction_id)
 
-    async def pending(self, session_id: str) -> "list[JsonObject]":
+    async def pending(self, session_id: str) -> Rows:
         """The interactions that wait for an answer, oldest first, with their requests."""
         async with self.kernel.session(session_id):
             return await self._interactions.pending(session_id)
@@ -295,7 +298,7 @@ class SessionManager:
             self._lifecycle.tell("session_recovered", session_id, appended=found.appended)
         return found
 
-    async def recover_interrupted_sessions(self) -> "list[Recovered]":
+    async def recover_interrupted_sessions(self) -> Recoveries:
         """``recover`` for every session of the root, one after the other."""
         rows = await _in_thread(self._store.list)
         return [await self.recover(row["session_id"]) for row in rows]
