@@ -1,10 +1,13 @@
 """What a backend yields and a client is told: the kinds of session events as one table. No I/O."""
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import attrs
 
 from ..journal.events import JsonObject
+
+#: What a person can be asked: its request and outcome have the shapes of the format, §4.
+InteractionKind = Literal["question", "permission", "sandbox_boundary"]
 
 
 @attrs.frozen

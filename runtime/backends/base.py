@@ -8,12 +8,11 @@ import attrs
 
 from ...journal.events import Blocks, JsonObject
 from ..conversation import Conversation
-from ..session_events import SessionEvent
+from ..session_events import InteractionKind, SessionEvent
 from ..tools.base import Tool
 
 StopReason = Literal["user_stop", "redirect"]
 StopMode = Literal["immediate", "after_step"]
-InteractionKind = Literal["question", "permission", "sandbox_boundary"]
 
 
 @attrs.frozen

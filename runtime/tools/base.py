@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Literal, Protocol, runtime_checkable
 import attrs
 
 from ...journal.events import Blocks, JsonObject, Recovery
-from ..backends.base import InteractionKind
+from ..session_events import InteractionKind
 
 OutputState = Literal["ok", "error", "unknown"]
 
