@@ -51,7 +51,10 @@ class Channel:
             self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._release)
 
     async def barrier(self) -> None:
-        """Waits until everything emitted so far is durable; after ``aclose`` for ever, until it is cancelled."""
+        """Waits until everything emitted so far was taken, and is durable where it has to be (``BARRIERS``).
+
+        After ``aclose`` it waits for ever, until it is cancelled.
+        """
         if self._acknowledged < self._emitted or self._closed:
             self._release()
             durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()

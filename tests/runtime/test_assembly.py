@@ -99,3 +99,30 @@ def test_pieces_add_up_to_the_text(chunks: list[tuple[int, bool, str, bool]]) ->
     whole = [(block["kind"], block["text"]) for block in assembly.message(calls=True)]
     assert sorted(whole) == sorted((kind, text) for (kind, _), text in sums.items())
     assert assembly.pieces() == []
+
+
+def test_a_whole_text_replaces_its_pieces_and_what_follows_is_another_block() -> None:
+    response = Assembly()
+    for chunk in (TextDelta("a"), ThinkingDelta("h"), TextDelta("b")):
+        response.feed(chunk)
+    assert [piece.text for piece in response.pieces()] == ["ab", "h"]
+    response.complete("text", "abc", 0, None)
+    response.complete("thinking", "other", 0, "sig")
+    # The preview goes on where it can; what was shown otherwise is not shown again.
+    assert [piece.text for piece in response.pieces()] == ["c"]
+    response.feed(TextDelta("next"))
+    assert response.message(calls=True) == [
+        {"kind": "text", "text": "abc"},
+        {"kind": "thinking", "text": "other", "signature": "sig"},
+        {"kind": "text", "text": "next"},
+    ]
+    response.complete("text", "", 0, None)
+    assert len(response.message(calls=True)) == 2
+
+
+def test_a_whole_text_counts_once() -> None:
+    response = Assembly()
+    response.feed(TextDelta("x" * (MAX_TEXT - 1)))
+    response.complete("text", "x" * (MAX_TEXT - 1), 0, None)
+    with pytest.raises(ModelError):
+        response.complete("text", "xx", 0, None)
