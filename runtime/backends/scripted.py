@@ -325,6 +325,7 @@ class _Playing:
         self._parts = deque(parts)
         self._halt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._after_step = False
+        self._halted = False
         self._events = 0
         self._step = 0
         self._step_open = False
@@ -346,7 +347,7 @@ class _Playing:
             # Nothing halts what comes now.
             self._halt = asyncio.get_running_loop().create_future()
             self._parts = deque(_parts([*self._backend.faults.late]))
-            self._after_step = False
+            self._after_step, self._halted = False, True
             stop_reason = None if await self._ending() is None else "user_stop"
         if stop_reason is not None:
             await self._emit("complete", stop_reason=stop_reason)
@@ -355,9 +356,10 @@ class _Playing:
         """Plays what there is; returns how the turn ends."""
         try:
             while True:
-                await self._steering()
                 if self._after_step and (self._answered or not self._step_open):
                     raise _Over("user_stop")
+                if not self._after_step and not self._halted:
+                    await self._steering()
                 if not self._parts:
                     raise _Over("end_turn")
                 part = self._parts.popleft()

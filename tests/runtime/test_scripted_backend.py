@@ -73,6 +73,9 @@ class Queue:
         content = [{"kind": "text", "text": text}]
         self.waiting.append(SteeringLease(f"lease {text}", f"message {text}", content))
 
+    async def put_soon(self) -> None:
+        self.put("soon")
+
     def pull(self) -> Sequence[SteeringLease]:
         pulled, self.waiting = self.waiting, []
         return pulled
@@ -337,6 +340,20 @@ def test_steering_that_was_not_taken_is_given_back() -> None:
     run(main(), 0)
 
 
+@pytest.mark.parametrize("mode", ["immediate", "after_step"])
+def test_steering_that_comes_with_a_stop_stays_where_it_is(mode: StopMode) -> None:
+    async def main() -> None:
+        queue = Queue()
+        stopped = backend(["a", Tool("t", seconds=5), "b"], faults=Faults(late=["late"]))
+        later(1, lambda: stopped.stop("user_stop", mode))
+        later(1, queue.put_soon)
+        events = await drained(stopped.send(sent(queue=queue)))
+        assert "steering_message" not in events
+        assert [lease.lease_id for lease in queue.waiting] == ["lease soon"]
+
+    run(main(), 0)
+
+
 HOLDING: list[tuple[str, Part]] = [
     ("a part that never ends", Never()),
     ("a long wait", Wait(1_000)),
@@ -396,6 +413,16 @@ def test_a_stop_after_the_step_lets_the_step_end(turn: Turn) -> None:
         assert found[-3:] == ["tool_result", "step_end", "complete"]
 
 
+def test_a_stop_after_the_step_lets_its_text_end() -> None:
+    async def main() -> None:
+        stopped = backend(["a", Wait(5), "b"])
+        later(1, lambda: stopped.stop("user_stop", "after_step"))
+        events = [event async for event in stopped.send(sent())]
+        assert [event.data["text"] for event in events if event.kind == "text_complete"] == ["a", "b"]
+
+    run(main(), 0)
+
+
 def test_a_stop_after_the_step_can_become_immediate() -> None:
     async def main() -> None:
         stopped = backend(["a", Never(), "never"])
@@ -446,6 +473,18 @@ def test_nothing_happens_before_it_is_asked_for_and_nothing_after_it_was_closed(
         with pytest.raises(StopAsyncIteration):
             await anext(stream)
         assert lazy.sends == 1
+
+    run(main(), 0)
+
+
+def test_an_event_that_comes_when_nobody_waits_any_more_is_the_next() -> None:
+    async def main() -> None:
+        stream = backend([Wait(1), Emit("first"), Emit("second")]).send(sent())
+        waiting = asyncio.ensure_future(anext(stream, None))
+        await asyncio.sleep(0.5)
+        waiting.cancel()
+        await asyncio.sleep(1)
+        assert await drained(stream) == ["first", "second", "complete"]
 
     run(main(), 0)
 
