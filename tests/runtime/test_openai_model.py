@@ -146,7 +146,8 @@ def test_connections_are_used_again() -> None:
             await collect(server, model)
         return server.connections
 
-    assert against(says("one"), says("two"), says("three"), use=use) == 1
+    # Without the last event: some versions of the client drop a connection whose response goes on behind it.
+    assert against(*[[FIRST, delta("stop")]] * 3, use=use) == 1
 
 
 # ---------------------------------------------------------------- failures
