@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -54,12 +55,17 @@ class OpenAIModel:
                 kind="provider_unavailable",
             ) from None
         url = base_url or os.environ.get("OPENAI_BASE_URL") or _URL
-        self._key = api_key or os.environ.get("OPENAI_API_KEY") or ""
+        self._key = (api_key or os.environ.get("OPENAI_API_KEY") or "").strip()
         self._where = _shown(url)
         if not self._key and url.rstrip("/") == _URL:
             raise ModelError(
                 f"there is no API key for {_URL}; set OPENAI_API_KEY or pass api_key, or name another server with "
                 "OPENAI_BASE_URL or base_url",
+                kind="provider_auth",
+            )
+        if not re.fullmatch("[!-~]*", self._key):
+            raise ModelError(
+                "the API key holds a character that no key has, a space for one; look at OPENAI_API_KEY or api_key",
                 kind="provider_auth",
             )
         self.provider = provider

@@ -314,6 +314,23 @@ def test_the_environment_says_where_and_with_which_key(monkeypatch: pytest.Monke
     assert asyncio.run(run())["authorization"] == "Bearer from-the-environment"
 
 
+@pytest.mark.parametrize("key", ["sk-one sk-two", "sk-\ntwo", "sk-…"])
+def test_a_key_that_is_none_is_refused_and_not_quoted(key: str) -> None:
+    with pytest.raises(ModelError, match="look at OPENAI_API_KEY") as failed:
+        OpenAIModel("http://localhost/v1", key)
+    assert failed.value.kind == "provider_auth"
+    assert "sk-" not in str(failed.value)
+
+
+def test_white_space_around_a_key_is_no_part_of_it() -> None:
+    async def run() -> str:
+        async with chat_server(says("hello")) as server, OpenAIModel(server.url, f" {KEY}\n") as model:
+            await collect(server, model)
+        return server.headers[0]["authorization"]
+
+    assert asyncio.run(run()) == f"Bearer {KEY}"
+
+
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://host/v1", "http://", "http://host:port/v1"])
 def test_an_address_that_is_none(url: str) -> None:
     with pytest.raises(ModelError, match="OPENAI_BASE_URL") as failed:
