@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,10 @@ class Desk:
     def say(self, *said: Said) -> None:
         for number, (kind, data) in enumerate(said):
             self.ledger.take(SessionEvent(kind, f"b{number}", "t", 0, data))
+
+    def waits(self) -> bool:
+        """Does something wait for the next barrier?"""
+        return self.ledger.untold
 
     def kinds(self) -> list[str]:
         return [event.kind for event in self.told]
@@ -408,11 +412,11 @@ def test_a_result_that_comes_after_the_end_is_the_outcome_of_its_call_once(tmp_p
         desk.say(start("c", operation_id="op"), start("d"), result("d"), start("e"))
         desk.ledger.end(STOPPED)
         await desk.ledger.barrier()
-        assert not desk.ledger.untold
+        assert not desk.waits()
         told = len(desk.told)
         late = [result("e", "unknown"), result("c", "error", operation_id="op"), result("c"), result("d"), delta("x")]
         desk.say(*late, ("complete", {"stop_reason": "end_turn"}), ("nonsense", {}), ("tool_result", {}))
-        assert desk.ledger.untold
+        assert desk.waits()
         desk.say(("cleanup_failed", {"text": "it was slow"}))
         desk.ledger.settle()
         await desk.ledger.barrier()
@@ -517,16 +521,16 @@ def test_deltas_are_told_at_once_and_the_rest_behind_the_barrier() -> None:
         await desk.ledger.barrier()
         desk.say(("step_start", {}))
         await desk.ledger.barrier()
-        assert not desk.ledger.untold
+        assert not desk.waits()
         desk.say(delta("a"))
         assert desk.kinds() == ["step_start", "text_delta"]
-        assert not desk.ledger.untold
+        assert not desk.waits()
         desk.say(start("c"))
         assert desk.kinds() == ["step_start", "text_delta"]
-        assert desk.ledger.untold
+        assert desk.waits()
         await desk.ledger.barrier()
         assert desk.kinds() == ["step_start", "text_delta", "text_complete", "tool_start"]
-        assert not desk.ledger.untold
+        assert not desk.waits()
         assert [event.id for event in desk.told] == sorted({event.id for event in desk.told})
 
     asyncio.run(turn())
@@ -557,7 +561,12 @@ def test_after_a_failed_barrier_nothing_is_taken() -> None:
         with pytest.raises(JournalWriteError):
             await desk.ledger.barrier()
         assert desk.ledger.failure is error
-        for act in (lambda: desk.say(start("c")), lambda: desk.ledger.end(FAILED), desk.ledger.settle):
+        acts: list[Callable[[], None]] = [
+            lambda: desk.say(start("c")),
+            lambda: desk.ledger.end(FAILED),
+            desk.ledger.settle,
+        ]
+        for act in acts:
             with pytest.raises(JournalError) as raised:
                 act()
             assert raised.value is error

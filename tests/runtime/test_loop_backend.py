@@ -293,16 +293,16 @@ def test_a_defect_is_raised_out_of_the_stream() -> None:
 def stopping(bench: Bench, *modes: Any, apart: float = 0.0) -> Callable[[], None]:
     """What asks the backend to stop, in tasks of their own."""
     returned: list[str] = []
+    asked: list[asyncio.Future[None]] = []
 
-    async def stop(mode: Any) -> None:
+    async def stop(mode: Any, seconds: float) -> None:
+        await asyncio.sleep(seconds)
         await bench.backend.stop("user_stop", mode)
         returned.append(mode)
 
     def ask() -> None:
         for number, mode in enumerate(modes):
-            asyncio.get_running_loop().call_later(
-                0.01 + number * apart, lambda mode=mode: asyncio.ensure_future(stop(mode))
-            )
+            asked.append(asyncio.ensure_future(stop(mode, 0.01 + number * apart)))
 
     bench.returned = returned  # type: ignore[attr-defined]
     return ask
