@@ -150,6 +150,35 @@ def test_a_failed_write_takes_everything_along_and_the_handle_lives() -> None:
     assert [data["text"] for data in made.of("s1", "session/note")] == ["again"]
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_everybody_behind_a_failed_write_is_told(seed: int) -> None:
+    error = JournalWriteError("no space")
+
+    async def body(made: MemoryJournals, session: OpenSession) -> None:
+        made.on_sync = failing(error)
+        journal = session.journal
+
+        async def behind() -> BaseException | None:
+            await asyncio.sleep(0.05)
+            journal.append(drafts.note("behind"))
+            return (await asyncio.gather(journal.aflush(), return_exceptions=True))[0]
+
+        async def lost() -> None:
+            journal.append(drafts.note("lost"))
+
+        losing = asyncio.create_task(lost())
+        await losing
+        found = asyncio.create_task(behind())
+        with pytest.raises(JournalWriteError):
+            await journal.aflush()
+        assert await found is error
+        # The one that has lost something was not told, so a barrier may not say that all is well.
+        with pytest.raises(JournalWriteError):
+            await journal.aflush()
+
+    assert types(opened(body, seed)[0]) == ["session/header"]
+
+
 def test_a_callback_of_the_loop_may_append() -> None:
     async def body(made: MemoryJournals, session: OpenSession) -> None:
         asyncio.get_running_loop().call_later(1, session.journal.append, drafts.note())

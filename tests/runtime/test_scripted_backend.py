@@ -479,12 +479,16 @@ def test_nothing_happens_before_it_is_asked_for_and_nothing_after_it_was_closed(
 
 def test_an_event_that_comes_when_nobody_waits_any_more_is_the_next() -> None:
     async def main() -> None:
-        stream = backend([Wait(1), Emit("first"), Emit("second")]).send(sent())
+        acted: list[SendInput] = []
+        stream = backend([Wait(1), Emit("first"), Do(acted.append), Emit("second")]).send(sent())
         waiting = asyncio.ensure_future(anext(stream, None))
         await asyncio.sleep(0.5)
         waiting.cancel()
         await asyncio.sleep(1)
-        assert await drained(stream) == ["first", "second", "complete"]
+        assert (await anext(stream)).kind == "first"
+        await asyncio.sleep(1)
+        assert not acted, "it went on before the next event was asked for"
+        assert await drained(stream) == ["second", "complete"]
 
     run(main(), 0)
 
