@@ -38,7 +38,10 @@ from maka.runtime.backends.scripted import (
 )
 from maka.runtime.conversation import Conversation
 from maka.runtime.errors import InteractionRefused
+from maka.runtime.interactions import JournalInteractions
+from maka.runtime.journals import OpenSession
 from maka.runtime.kernel.kernel import RuntimeKernel
+from maka.runtime.lifecycle import Lifecycle
 from maka.runtime.model import ModelError
 from maka.runtime.session_events import KINDS, SessionEvent, missing_key
 from support.memory_journals import MemoryJournals, check_legal
@@ -584,13 +587,19 @@ def test_a_backend_may_take_its_time_to_be_built_or_fail() -> None:
 class Bench:
     """A kernel on sessions in memory, whose backends play one script."""
 
-    def __init__(self, script: Script, **more: Any) -> None:
+    def __init__(self, script: Script, *, answered: bool = False, **more: Any) -> None:
         self.factory: ScriptedBackends = scripted_backend(script, **more)
+        self.people = JournalInteractions(self._opened, lifecycle=Lifecycle())
         self.journals = MemoryJournals()
         self.journals.create("s1", backend="scripted")
         backends = BackendRegistry()
         backends.register("scripted", self.factory)
-        self.kernel = RuntimeKernel(journals=self.journals, backends=backends)
+        self.kernel = RuntimeKernel(
+            journals=self.journals, backends=backends, interaction_authority=self.people if answered else None
+        )
+
+    def _opened(self, session_id: str) -> OpenSession | None:
+        return self.kernel.opened(session_id)
 
     async def turn(self, text: str = "hi") -> list[SessionEvent]:
         return [event async for event in self.kernel.start_turn("s1", text=text)]
@@ -687,5 +696,51 @@ def test_what_comes_late_is_dropped(seed: int) -> None:
         assert "late" not in [event.data.get("text") for event in rest]
         assert await bench.close() == [{"kind": "aborted", "source": "test"}]
         assert bench.factory.built[0].stops == [("user_stop", "immediate")]
+
+    run(main(), seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("part", "shown", "answer"),
+    [
+        (Question("Go on?"), "question_request", {"kind": "question_answer", "answers": ["Yes"]}),
+        (Permission("rm", {"path": "x"}), "permission_request", {"kind": "permission_answer", "decision": "deny"}),
+        (
+            Boundary({"network": True}),
+            "sandbox_boundary_request",
+            {"kind": "sandbox_boundary_decision", "decision": "allow"},
+        ),
+    ],
+)
+def test_what_it_asks_is_durable_shown_answered_and_echoed(
+    part: Part, shown: str, answer: JsonObject, seed: int
+) -> None:
+    async def main() -> None:
+        bench = Bench([["a", part, "b"]], answered=True)
+        said = []
+        async for event in bench.kernel.start_turn("s1", text="hi"):
+            if event.kind == shown:
+                assert len(bench.journals.of("s1", "interaction/requested")) == 1
+                await bench.people.answer("s1", event.data["interaction_id"], answer)
+            if event.kind == "text_complete":
+                said.append(event.data["text"])
+        assert said == ["a", json.dumps(answer, sort_keys=True), "b"]
+        assert bench.factory.built[0].outcomes == [answer]
+        assert await bench.close() == [{"kind": "completed"}]
+
+    run(main(), seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_stop_closes_what_it_asks(seed: int) -> None:
+    async def main() -> None:
+        bench = Bench([[Question("Go on?"), "never"]], answered=True)
+        async for event in bench.kernel.start_turn("s1", text="hi"):
+            if event.kind == "question_request":
+                await bench.kernel.stop_session("s1", source="test")
+        assert bench.journals.of("s1", "interaction/resolved")[0]["outcome"]["kind"] == "closure"
+        assert bench.journals.of("s1", "assistant/message") == []
+        assert await bench.close() == [{"kind": "aborted", "source": "test"}]
 
     run(main(), seed)
