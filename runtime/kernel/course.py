@@ -162,7 +162,7 @@ class Course:
         run.entry.changed()
         error = failure_of(run.pump)
         if isinstance(error, JournalError) and not isinstance(error, InvalidEvent):
-            self._journal_failed(run, error)
+            self.journal_failed(run, error)
         elif error is not None and not run.lost:
             self._parts.say(run, "backend_failed", error=error)
             if isinstance(error, RuntimeInteractionInvariantError):
@@ -267,9 +267,9 @@ class Course:
         try:
             await run.ledger.barrier()
         except JournalError as error:
-            self._journal_failed(run, error)
+            self.journal_failed(run, error)
 
-    def _journal_failed(self, run: Run, error: JournalError) -> None:
+    def journal_failed(self, run: Run, error: JournalError) -> None:
         """Nothing more is written, so nothing more may happen: the backend is stopped and its stream closed."""
         self._entries.degrade(run.entry, error)
         if run.lost:

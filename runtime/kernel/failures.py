@@ -31,4 +31,5 @@ def combine(message: str, failures: Iterable[BaseException | None]) -> BaseExcep
         if len({id(leaf) for leaf in leaves(failure)}) == len(unique) and isinstance(failure, RuntimeOwnerCleanupError):
             return failure
     said = "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in unique.values())
-    return RuntimeOwnerCleanupError(f"{message}: {said}", BaseExceptionGroup(message, list(unique.values())))
+    sentence = f"{message}: {said}; look at each by itself"
+    return RuntimeOwnerCleanupError(sentence, BaseExceptionGroup(message, list(unique.values())))

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import attrs
 
-from ...journal.errors import JournalError
+from ...journal.errors import JournalConflict, JournalError, JournalWriteError
 from ...journal.events import Blocks, Draft, Event, JsonObject
 from ..backends.base import BackendRegistry, StopMode, StopReason
 from ..errors import KernelClosed, RuntimeInteractionInvariantError, SessionBusy, TurnCancelled
@@ -191,13 +191,20 @@ class RuntimeKernel:
         closed before the end of ``async with``, idle or not.
 
         Append to it without waiting in between, and use ``append`` to make things durable. Raises what opening it
-        raises, and its journal's failure as long as a run of it has not ended.
+        raises, and its journal's failure as long as a run of it has not ended. A failed write inside of it stops what
+        runs in the session: the journal is not to be trusted until it was opened again.
         """
         self._refuse_closed()
         entry = self._entries.get(session_id)
         entry.users += 1
         try:
-            yield await self._entries.opened(entry)
+            session = await self._entries.opened(entry)
+            try:
+                yield session
+            except (JournalWriteError, JournalConflict) as error:
+                if isinstance(error, JournalWriteError) or session.journal.poisoned:
+                    self._journal_failed(entry, error)
+                raise
         finally:
             entry.users -= 1
             entry.changed()
@@ -221,11 +228,7 @@ class RuntimeKernel:
             events = session.journal.append_batch(drafts)
             for event in events:
                 session.conversation.observe(event)
-            try:
-                await session.journal.aflush()
-            except JournalError as error:
-                self._entries.degrade(self._entries.get(session_id), error)
-                raise
+            await session.journal.aflush()
             return events
 
     def status(self, session_id: str) -> SessionStatus:
@@ -394,6 +397,11 @@ class RuntimeKernel:
             raise error
 
     # ------------------------------------------------------------ small things
+
+    def _journal_failed(self, entry: Entry, error: JournalError) -> None:
+        self._entries.degrade(entry, error)
+        if entry.current is not None:
+            self._course.journal_failed(entry.current, error)
 
     def _refuse_closed(self) -> None:
         if self._closed:
