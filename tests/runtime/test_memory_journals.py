@@ -141,6 +141,8 @@ def test_a_failed_write_takes_everything_along_and_the_handle_lives() -> None:
         journal.append(drafts.note())  # behind the batch that fails
         assert list(await asyncio.gather(first, second, return_exceptions=True)) == [error, error]
         assert (journal.next_seq, dict(journal.state.turns.open)) == (1, {})
+        assert isinstance(journal, MemoryJournal)
+        assert not journal.poisoned
         with pytest.raises(JournalWriteError):  # this task has appended, and was not told yet
             journal.append(drafts.note())
         journal.append(drafts.note("again"))
@@ -202,6 +204,8 @@ def test_any_other_failure_kills_the_handle(error: Exception) -> None:
         with pytest.raises(JournalError) as caught:
             session.journal.append(drafts.note())
         assert caught.value is error
+        assert isinstance(session.journal, MemoryJournal)
+        assert session.journal.poisoned
         await made.close(session)
         session = await made.open("s1")
         assert session.journal.next_seq == 2

@@ -69,6 +69,10 @@ class MemoryJournal:
         return len(self._stored)
 
     @property
+    def poisoned(self) -> bool:
+        return self.dead is not None
+
+    @property
     def next_seq(self) -> int:
         return len(self.events)
 
