@@ -306,8 +306,11 @@ class RuntimeKernel:
                 await self._entries.close_journal(entry)
             except JournalError as error:
                 failures.append(error)
-            self._entries.forget(entry)
         await self._parts.tasks.cancel(self._parts.deadlines.grace)
+        for entry in self._entries:
+            for run in entry.runs:
+                run.exit(self._is_closed())
+            self._entries.forget(entry)
         failure = combine("closing the kernel failed in several ways", failures)
         if failure is not None:
             raise failure
