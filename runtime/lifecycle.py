@@ -23,7 +23,6 @@ KINDS: Final = {
     "backend_failed": logging.ERROR,
     "run_started": logging.INFO,
     "run_ended": logging.INFO,
-    "run_settled": logging.INFO,
     "stop_requested": logging.INFO,
     "stop_settled": logging.INFO,
     "interaction_requested": logging.INFO,
