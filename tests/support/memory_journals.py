@@ -159,10 +159,6 @@ class MemoryJournal:
             if not waiting.done():
                 waiting.set_result(None)
 
-    @property
-    def poisoned(self) -> bool:
-        return self.dead is not None
-
     def _check(self) -> None:
         if self.dead is not None:
             raise self.dead
