@@ -223,11 +223,15 @@ class Ledger:
     def _in_step(self) -> None:
         """What a model says stands in a step, and behind the results of the calls that it knows in another one."""
         progress = self.progress
-        silent = progress.streaming is None or not progress.streaming.spoken
-        if self._implicit and silent and progress.calls and all(call.answered for call in progress.calls):
+        if self._implicit and progress.calls and all(call.answered for call in progress.calls) and self._silent:
             self._end_step(bare=False)
         if not progress.step_open:
             self._begin_step(implicit=True)
+
+    @property
+    def _silent(self) -> bool:
+        """Does nothing stream that belongs to the step as it is?"""
+        return self.progress.streaming is None or not self.progress.streaming.spoken
 
     def _request_header(self, data: JsonObject) -> None:
         said = {"reason": data["reason"], "header": data["header"]}
@@ -477,7 +481,7 @@ def _refusal(kind: str, data: JsonObject) -> InvalidEvent | None:
         return InvalidEvent(f"a backend yielded {kind} without {key}", type=kind, key=key)
     for key, value in data.items():
         types = _TYPES.get(key)
-        if types is not None and type(value) not in types and (value is not None or key in KINDS[kind]):
+        if types is not None and value.__class__ not in types and (value is not None or key in KINDS[kind]):
             return InvalidEvent(f"{kind}: {key} is of the wrong kind ({type(value).__name__})", type=kind, key=key)
     return None
 
