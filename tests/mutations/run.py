@@ -1,0 +1,197 @@
+"""Break one rule of the runtime at a time and see the tests that it names fail: python tests/mutations/run.py [NAME...]
+
+Each ``NAME.patch`` beside this file breaks one rule in a copy of the tree. ``Rule:`` above its diff says which,
+``Test:`` each test that must fail then. Without the patch they must pass.
+"""
+
+import argparse
+import difflib
+import os
+import queue
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+HERE: Final = Path(__file__).parent
+ROOT: Final = HERE.parents[1]
+#: What the named tests need of the tree.
+PARTS: Final = ("__init__.py", "pyproject.toml", "journal", "repair", "runtime", "cli", "tests", "fixtures")
+AT_ONCE: Final = 2
+#: Seconds for one test; a deadlock is a failure.
+PATIENCE: Final = 20
+_FILES: Final = re.compile(r"^\+\+\+ b/(.+)$", re.MULTILINE)
+
+
+@attrs.frozen
+class Mutation:
+    """``diff`` breaks ``rule`` in ``files``; ``tests`` are the node ids of those that must fail with it."""
+
+    name: str
+    rule: str
+    tests: list[str]
+    files: list[str]
+    diff: str
+
+
+class Broken(Exception):
+    """Something is wrong with the mutation itself, not with the rule's tests."""
+
+
+def read(path: Path) -> Mutation:
+    said, separator, diff = path.read_text().partition("--- a/")
+    diff = separator + diff
+    entries = re.split(r"^(Rule|Test): ", said, flags=re.MULTILINE)[1:]
+    values = [(key, " ".join(value.split())) for key, value in zip(entries[::2], entries[1::2], strict=True)]
+    rule = next((value for key, value in values if key == "Rule"), "")
+    return Mutation(path.stem, rule, [value for key, value in values if key == "Test"], _FILES.findall(diff), diff)
+
+
+def mutations(names: Sequence[str] = ()) -> list[Mutation]:
+    """Those of these names, else all. Raises SystemExit for a name that there is not."""
+    found = {path.stem: path for path in sorted(HERE.glob("*.patch"))}
+    if unknown := [name for name in names if name not in found]:
+        raise SystemExit(f"there is no mutation {', '.join(unknown)}; --list names those that there are")
+    return [read(found[name]) for name in names or found]
+
+
+def copy(destination: Path) -> Path:
+    """The tree as package ``maka`` below ``destination``."""
+    home = destination / "maka"
+    home.mkdir(parents=True)
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, home / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, home / part)
+    return home
+
+
+def apply(mutation: Mutation, home: Path, *options: str) -> None:
+    # No repository around the copy may take part in this.
+    env = {**os.environ, "GIT_CEILING_DIRECTORIES": str(home.parent)}
+    command = ["git", "apply", "-p1", *options, "-"]
+    done = subprocess.run(command, cwd=home, env=env, input=mutation.diff, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Broken(f"the patch does not apply: {done.stderr.strip()}")
+
+
+def restore(mutation: Mutation, home: Path) -> None:
+    for file in mutation.files:
+        shutil.copy2(ROOT / file, home / file)
+
+
+def failing(tests: Sequence[str], home: Path, *, compiled: bool = True) -> set[str]:
+    """Those of ``tests`` that fail in the copy. Raises Broken where they cannot be run. ``compiled``: it was run before
+    and keeps the compiled modules of then.
+    """
+    command = [sys.executable, "-m", "pytest", "-q", "-rf", "--tb=no", "--color=no", "-p", "no:cacheprovider"]
+    # Other plugins than this one cost more time than the tests.
+    env = {**os.environ, "PYTHONPATH": str(home.parent), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    if compiled:
+        env["PYTHONDONTWRITEBYTECODE"] = "1"
+    try:
+        done = subprocess.run(
+            [*command, "-p", "pytest_timeout", "--timeout", str(PATIENCE), *tests],
+            cwd=home,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE * (len(tests) + 2),
+        )
+    except subprocess.TimeoutExpired:
+        return set(tests)
+    if done.returncode not in (0, 1):
+        raise Broken(f"its tests cannot be run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    lines = [line.removeprefix("FAILED ") for line in done.stdout.splitlines() if line.startswith("FAILED ")]
+    return {test for test in tests if any(line == test or line.startswith(f"{test} - ") for line in lines)}
+
+
+def imported_from(home: Path) -> str:
+    command = [sys.executable, "-c", "import maka; print(maka.__file__)"]
+    env = {**os.environ, "PYTHONPATH": str(home.parent)}
+    return subprocess.run(command, cwd=home.parent, env=env, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def verdict(mutation: Mutation, home: Path) -> tuple[bool, str]:
+    """Is the rule watched, and a line that says so, or what is wrong."""
+    try:
+        apply(mutation, home)
+        failed = failing(mutation.tests, home)
+    except Broken as error:
+        return False, f"WRONG  {mutation.name}: {error}"
+    finally:
+        restore(mutation, home)
+    if passed := [test for test in mutation.tests if test not in failed]:
+        return False, f"PASSED {mutation.name}: {mutation.rule} | {', '.join(passed)} did not notice"
+    names = ", ".join(test.rpartition("::")[2] for test in mutation.tests)
+    return True, f"failed {mutation.name}: {mutation.rule} | {names}"
+
+
+def refresh(chosen: Iterable[Mutation], home: Path) -> None:
+    """Writes patches again whose surroundings have changed."""
+    for mutation in chosen:
+        apply(mutation, home, "-C1")
+        pieces = []
+        for file in mutation.files:
+            before, after = ((place / file).read_text().splitlines(keepends=True) for place in (ROOT, home))
+            pieces += difflib.unified_diff(before, after, f"a/{file}", f"b/{file}")
+        restore(mutation, home)
+        path = HERE / f"{mutation.name}.patch"
+        said = path.read_text().partition("--- a/")[0]
+        path.write_text(said + "".join(pieces))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a mutation; all where none is named")
+    parser.add_argument("--list", action="store_true", help="say which there are, and do nothing")
+    parser.add_argument("--refresh", action="store_true", help="write patches again whose surroundings have changed")
+    options = parser.parse_args()
+    chosen = mutations(options.names)
+    if options.list:
+        for mutation in chosen:
+            print(f"{mutation.name}: {mutation.rule}")
+        return 0
+    with tempfile.TemporaryDirectory() as scratch:
+        home = copy(Path(scratch) / "whole")
+        if options.refresh:
+            refresh(chosen, home)
+            return 0
+        if (place := Path(imported_from(home))).parent.resolve() != home.resolve():
+            print(f"maka would come from {place} and not from the copy in {home}")
+            return 1
+        tests = sorted({test for mutation in chosen for test in mutation.tests})
+        if failed := failing(tests, home, compiled=False):
+            print("these fail without any patch:", *sorted(failed), sep="\n  ")
+            return 1
+        homes: queue.Queue[Path] = queue.Queue()
+        for number in range(AT_ONCE):
+            homes.put(Path(shutil.copytree(home, Path(scratch) / str(number) / "maka")))
+
+        def run(mutation: Mutation) -> tuple[bool, str]:
+            home = homes.get()
+            try:
+                return verdict(mutation, home)
+            finally:
+                homes.put(home)
+
+        good = True
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for watched, line in pool.map(run, chosen):
+                good = good and watched
+                print(line, flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
