@@ -59,6 +59,8 @@ class Generation:
         self._spawn = spawn
         self._disposal: asyncio.Task[None] | None = None
         self._failing: asyncio.Task[None] | None = None
+        #: What a stop has raised just now.
+        self._raised: Exception | None = None
 
     def moves(self, what: str) -> None:
         self.phase = _NEXT.get((self.phase, what), self.phase)
@@ -74,14 +76,20 @@ class Generation:
 
         ``entered`` is set when the backend's ``stop`` has been entered, or will not be.
         """
-        if self.failure is None and self._failing is None:
+        if self._raised is None and self._failing is None:
             self.moves("stop")
-            seconds = self._deadlines.stop if mode == "immediate" else self._deadlines.after_step
+            # Who waits for the end of a step decides how long.
+            seconds = self._deadlines.stop if mode == "immediate" else None
 
-            def call() -> Awaitable[None]:
+            async def call() -> None:
                 # Set before, in one stretch with what the backend does at once: who waits for it runs later.
                 entered.set()
-                return self.backend.stop(reason, mode)
+                try:
+                    await self.backend.stop(reason, mode)
+                except Exception as error:
+                    # At once: whoever wants to escalate must not call it again.
+                    self._raised = error
+                    raise
 
             error = await self._bounded(call, "stop", seconds)
             if not self.runs:
@@ -90,10 +98,17 @@ class Generation:
                 return
             await self.fail(error)
         entered.set()
-        if self._failing is not None:
+        failure = await self.given_up()
+        assert failure is not None
+        raise failure
+
+    async def given_up(self) -> BaseException | None:
+        """What it was given up for, once it is disposed; None if it was not."""
+        if self._raised is not None:
+            await self.fail(self._raised)
+        elif self._failing is not None:
             await asyncio.shield(self._failing)
-        assert self.failure is not None
-        raise self.failure
+        return self.failure
 
     async def fail(self, error: BaseException) -> None:
         """The backend cannot be stopped: give it up. The first failure counts."""
@@ -116,7 +131,9 @@ class Generation:
         self.disposal_failure = await self._bounded(self.backend.dispose, "dispose", self._deadlines.dispose)
         self.moves("disposed" if self.disposal_failure is None else "dispose failed")
 
-    async def _bounded(self, call: Callable[[], Awaitable[None]], what: str, seconds: float) -> BaseException | None:
+    async def _bounded(
+        self, call: Callable[[], Awaitable[None]], what: str, seconds: float | None
+    ) -> BaseException | None:
         """What a call of the backend failed with, its time being over included."""
 
         async def called() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ...journal.errors import JournalError
@@ -59,7 +60,10 @@ class StopAttempt:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            # The start ends by itself what it had begun.
+            # It was claimed as stopped before it failed; where the journal took its begin, it takes its end.
+            if not run.lost:
+                with suppress(JournalError):
+                    await run.end()
             return error
         failures: list[BaseException | None] = [self._note()]
         generation = run.generation
@@ -116,7 +120,10 @@ class StopAttempt:
         run = self.run
         if run.sent and run.stream_ended:
             return None
-        stop = self._spawn(generation.stop(self._reason, "after_step", asyncio.Event()), "stop backend after step")
+        entered = asyncio.Event()
+        stop = self._spawn(generation.stop(self._reason, "after_step", entered), "stop backend after step")
+        # An escalation comes after it.
+        await entered.wait()
         rest = self._spawn(self._at_rest(stop), "wait for the end of the step")
         escalated = self._spawn(self._escalated.wait(), "wait for an escalation")
         await asyncio.wait({rest, escalated}, timeout=self._deadlines.after_step, return_when=asyncio.FIRST_COMPLETED)
@@ -126,9 +133,9 @@ class StopAttempt:
         rest.cancel()
         failures: list[BaseException | None] = [self._note()]
         failures += await self._at_once(generation)
-        if generation.failure is None:
-            # It was to return at the end of the step, which was not waited for.
-            stop.cancel()
+        # It was to return at the end of the step, which is not waited for any more; it may have failed all the same.
+        stop.cancel()
+        failures.append(await generation.given_up())
         return combine(f"stopping run {run.identity.run_id} at once failed in several ways", failures)
 
     async def _at_rest(self, stop: "asyncio.Task[None]") -> None:
