@@ -81,6 +81,9 @@ class Backends:
         entry.changed()
 
     async def dispose(self, entry: Entry, generation: Generation) -> None:
+        """Of one that runs nothing; where a run has begun on it meanwhile it is replaced after that, if it is stale."""
+        if generation.runs:
+            return
         await generation.dispose()
         error = generation.disposal_failure
         self._parts.lifecycle.tell("backend_disposed", entry.session_id, generation=generation.number, error=error)
@@ -137,7 +140,7 @@ class Backends:
             session.conversation.observe(session.journal.append(Draft("session/note", note)))
             await session.journal.aflush()
         except JournalError as error:
-            self._entries.degrade(entry, error)
+            self._entries.degrade(entry, session, error)
 
 
 def check(run: Run) -> None:

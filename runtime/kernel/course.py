@@ -11,7 +11,7 @@ from typing import Any, Final
 from ...journal.errors import InvalidEvent, JournalError
 from ...journal.events import JsonObject
 from ..backends.base import SendInput, text_of
-from ..errors import RuntimeInteractionInvariantError, SessionArchived
+from ..errors import KernelClosed, RuntimeInteractionInvariantError, SessionArchived
 from ..ledger import Ledger
 from ..model import ModelError
 from ..progress import beginning
@@ -63,19 +63,17 @@ class Course:
         except Cancelled:
             self._unbind(run)
             return
-        except BaseException as error:
+        except Exception as error:
             self._unbind(run)
             if not run.cancelled:
                 leave(run)
                 run.started.set_exception(error)
                 run.exit(error)
-            if isinstance(error, asyncio.CancelledError):
-                raise
             return
         try:
             await self._begin(run)
         except JournalError as error:
-            self._entries.degrade(run.entry, error)
+            self.degrade(run, error)
             run.failures.append(error)
             run.lost = True
             run.started.set_exception(error)
@@ -130,6 +128,7 @@ class Course:
             new_id=self._parts.new_id,
             now=self._parts.now,
         )
+        run.session = session
         run.ledger.begin(drafts)
         run.generation.runs += 1
         run.begun = True
@@ -139,14 +138,9 @@ class Course:
         await run.ledger.barrier()
         self._parts.say(run, "run_started")
         if self._parts.interaction_authority is not None:
-            owner = self._parts.interaction_authority.bind_run(run.identity)
-            try:
-                _same(owner, run.identity)
-            except RuntimeInteractionInvariantError:
-                await owner.close("turn_terminal")
-                owner.release()
-                raise
-            run.owner = owner
+            # Bound to something else it is closed and released with the run, which has its time for that.
+            run.owner = self._parts.interaction_authority.bind_run(run.identity)
+            _same(run.owner, run.identity)
 
     async def _stream(self, run: Run) -> None:
         generation = run.generation
@@ -170,6 +164,8 @@ class Course:
         run.claim_terminal("event", _MISSING if error is None else _failed(_class_of(error), error))
 
     async def _pump(self, run: Run, generation: Generation) -> None:
+        if run.claimant is not None:
+            return  # a stop came in between: nothing is sent
         stream = generation.backend.send(self._input(run))
         ready = getattr(stream, "ready", None)
         try:
@@ -181,7 +177,7 @@ class Course:
                 await close()
 
     def _input(self, run: Run) -> SendInput:
-        session, identity, messages = run.entry.open, run.identity, run.messages
+        session, identity, messages = run.session, run.identity, run.messages
         assert session is not None
         steering: dict[str, Any] = {}
         if messages is not None:
@@ -271,7 +267,7 @@ class Course:
 
     def journal_failed(self, run: Run, error: JournalError) -> None:
         """Nothing more is written, so nothing more may happen: the backend is stopped and its stream closed."""
-        self._entries.degrade(run.entry, error)
+        self.degrade(run, error)
         if run.lost:
             return
         run.lost = True
@@ -281,6 +277,10 @@ class Course:
         if run.pump is not None and not run.pump.done():
             run.pump.cancel()
             self._parts.spawn(self._stop_unwritten(run), "stop after a failed write")
+
+    def degrade(self, run: Run, error: JournalError) -> None:
+        assert run.session is not None
+        self._entries.degrade(run.entry, run.session, error)
 
     async def _stop_unwritten(self, run: Run) -> None:
         assert run.generation is not None
@@ -307,7 +307,7 @@ class Course:
                 ledger.settle()
                 await ledger.barrier()
             except JournalError as error:
-                self._entries.degrade(entry, error)
+                self.degrade(run, error)
                 failures = combine("settling the run failed too", [failures, error])
         self._parts.say(run, "run_ended", reason=None if run.reason is None else run.reason["kind"], error=failures)
         generation.leave()
@@ -315,6 +315,18 @@ class Course:
         run.exit(failures)
         self._backends.retire(entry)
         self._idle.tidy()
+
+    def cut_off(self, run: Run) -> None:
+        """The kernel has closed, and the run is not over: those who wait for it must not wait for ever."""
+        self._unbind(run)
+        leave(run)
+        error = KernelClosed(
+            f"the kernel was closed before run {run.identity.run_id} of session {run.identity.session_id} was over; "
+            "what is in the journal is safe, open the session again to see it"
+        )
+        if not run.started.done():
+            run.started.set_exception(error)
+        run.exit(error)
 
     def _unbind(self, run: Run) -> None:
         if run.messages is not None:

@@ -52,14 +52,13 @@ class Entries:
 
     async def _open(self, entry: Entry) -> OpenSession:
         try:
-            cause = None
-            if entry.open is not None:
-                # Its journal failed: what it had open is closed, and what was cut off gets its end.
-                cause = "journal_write_failed"
-                try:
-                    await self.close_journal(entry)
-                except JournalError:
-                    pass  # it is what made it fail
+            try:
+                # What is being closed has to be; and what failed is given up before it is opened again.
+                await self.close_journal(entry)
+            except JournalError:
+                pass  # it is told to whoever closes it, or is what made it fail
+            # What was cut off by a failure gets its end.
+            cause = None if entry.degraded is None else "journal_write_failed"
             entry.open = await self._parts.journals.open(entry.session_id, cause=cause)
             entry.degraded = None
             self._parts.lifecycle.tell("session_opened", entry.session_id)
@@ -69,13 +68,25 @@ class Entries:
             entry.changed()
 
     async def close_journal(self, entry: Entry) -> None:
-        session, entry.open = entry.open, None
-        if session is not None:
+        """Raises JournalError for what was lost. Joins one that is under way."""
+        if entry.closing is None:
+            session, entry.open = entry.open, None
+            if session is None:
+                return
+            entry.closing = self._parts.spawn(self._close(entry, session), f"close session {entry.session_id}")
+        await asyncio.shield(entry.closing)
+
+    async def _close(self, entry: Entry, session: OpenSession) -> None:
+        try:
             await self._parts.journals.close(session)
             self._parts.lifecycle.tell("session_closed", entry.session_id)
+        finally:
+            entry.closing = None
+            entry.changed()
 
-    def degrade(self, entry: Entry, error: JournalError) -> None:
-        if entry.degraded is None:
+    def degrade(self, entry: Entry, session: OpenSession, error: JournalError) -> None:
+        """Of a session that was opened again meanwhile it says nothing."""
+        if entry.degraded is None and entry.open is session:
             entry.degraded = error
             self._parts.lifecycle.tell("session_degraded", entry.session_id, error=error)
             entry.changed()

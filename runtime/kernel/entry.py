@@ -23,6 +23,7 @@ class Entry:
         self.session_id = session_id
         self.open: OpenSession | None = None
         self.opening: asyncio.Task[OpenSession] | None = None
+        self.closing: asyncio.Task[None] | None = None
         self.degraded: JournalError | None = None
         self.generation: Generation | None = None
         self.building: asyncio.Task[Generation] | None = None
@@ -57,7 +58,13 @@ class Entry:
 
     @property
     def idle(self) -> bool:
-        return not self.runs and self.attempt is None and not self.users
+        return not self.runs and self.attempt is None and not self.users and self.opening is None
+
+    @property
+    def forgettable(self) -> bool:
+        """Does it hold nothing that the next one to ask would miss?"""
+        held = (self.open, self.closing, self.generation, self.building, self.degraded)
+        return self.idle and all(one is None for one in held)
 
     def quarantine(self) -> SessionQuarantined | None:
         """Why no backend may be used in this session now, if so."""

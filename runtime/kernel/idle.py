@@ -17,20 +17,16 @@ class Idle:
 
     def tidy(self) -> None:
         """Closes sessions that nothing runs in, the longest idle first, beyond those that may stay open."""
-        idle = [entry for entry in self._entries if entry.idle and entry.opening is None]
+        idle = [entry for entry in self._entries if entry.idle and entry.open is not None]
         for entry in idle[: max(0, len(idle) - self._most)]:
             if entry.quarantine() is None:
                 self._parts.spawn(self.close(entry), f"close session {entry.session_id}")
 
     async def close(self, entry: Entry) -> None:
-        entry.users += 1
-        try:
-            if entry.generation is not None:
-                await self._backends.dispose(entry, entry.generation)
-            if not entry.runs and entry.opening is None:
-                await self._entries.close_journal(entry)
-        finally:
-            entry.users -= 1
-            if entry.idle and entry.generation is None and entry.open is None:
-                self._entries.forget(entry)
-            entry.changed()
+        """Closes a session, unless something uses it, now or by the time its backend is disposed."""
+        if entry.idle and entry.generation is not None:
+            await self._backends.dispose(entry, entry.generation)
+        if entry.idle:
+            await self._entries.close_journal(entry)
+        if entry.forgettable:
+            self._entries.forget(entry)

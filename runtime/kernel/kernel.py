@@ -131,6 +131,7 @@ class RuntimeKernel:
             deadlines=self._parts.deadlines,
             spawn=self._parts.spawn,
             overdue=self._backends.overdue,
+            degrade=self._course.degrade,
         )
         run.asking.new_id = self._parts.new_id
         return TurnStream(run, self._claim, self._abandon)
@@ -203,7 +204,7 @@ class RuntimeKernel:
                 yield session
             except (JournalWriteError, JournalConflict) as error:
                 if isinstance(error, JournalWriteError) or session.journal.poisoned:
-                    self._journal_failed(entry, error)
+                    self._journal_failed(entry, session, error)
                 raise
         finally:
             entry.users -= 1
@@ -257,7 +258,10 @@ class RuntimeKernel:
         self.refuse_busy(session_id)
         entry = self._entries.find(session_id)
         if entry is not None:
-            await self._idle.close(entry)
+            if entry.idle:
+                await self._idle.close(entry)
+            if entry.open is not None or not entry.idle:
+                raise SessionBusy(f"session {session_id} is in use in this process; try again when it is not")
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Tells ``listener`` what happens, structured; returns what ends that. See ``lifecycle``."""
@@ -302,14 +306,16 @@ class RuntimeKernel:
         except BaseException as error:
             failures.append(error)
         for entry in self._entries:
+            if entry.opening is not None:
+                await asyncio.wait({entry.opening})
             try:
                 await self._entries.close_journal(entry)
             except JournalError as error:
                 failures.append(error)
         await self._parts.tasks.cancel(self._parts.deadlines.grace)
         for entry in self._entries:
-            for run in entry.runs:
-                run.exit(self._is_closed())
+            for run in list(entry.runs):
+                self._course.cut_off(run)
             self._entries.forget(entry)
         failure = combine("closing the kernel failed in several ways", failures)
         if failure is not None:
@@ -401,9 +407,9 @@ class RuntimeKernel:
 
     # ------------------------------------------------------------ small things
 
-    def _journal_failed(self, entry: Entry, error: JournalError) -> None:
-        self._entries.degrade(entry, error)
-        if entry.current is not None:
+    def _journal_failed(self, entry: Entry, session: OpenSession, error: JournalError) -> None:
+        self._entries.degrade(entry, session, error)
+        if entry.current is not None and entry.current.session is session:
             self._course.journal_failed(entry.current, error)
 
     def _refuse_closed(self) -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 from ...journal.errors import JournalError
 from ...journal.events import Blocks, Draft, JsonObject
 from ..errors import RuntimeInteractionFailStopError
+from ..journals import OpenSession
 from ..ledger import Ledger
 from ..session_events import SessionEvent
 from .asking import RunInteractions
@@ -44,6 +45,7 @@ class Run:
         deadlines: Deadlines,
         spawn: Spawn,
         overdue: "Callable[[Run], None]",
+        degrade: "Callable[[Run, JournalError], None]",
     ) -> None:
         loop = asyncio.get_running_loop()
         self.entry = entry
@@ -56,6 +58,8 @@ class Run:
         self.delivery = Delivery()
         self.generation: Generation | None = None
         self.ledger: Ledger | None = None
+        #: The journal that it was begun in.
+        self.session: OpenSession | None = None
         self.owner: InteractionOwner | None = None
         self.messages: MessageOwner | None = None
         self.asking = RunInteractions(self)
@@ -80,6 +84,7 @@ class Run:
         self._deadlines = deadlines
         self._spawn = spawn
         self._overdue = overdue
+        self._degrade = degrade
         self._watch: asyncio.TimerHandle | None = None
         self._held: list[SessionEvent] = []
         self._closing: asyncio.Task[None] | None = None
@@ -185,7 +190,10 @@ class Run:
         except JournalError as error:
             self.failures.append(error)
             self.lost = True
-            self.entry.degraded = self.entry.degraded or error
+            self._degrade(self, error)
+            if self.claimant == "stop" and self.pump is not None:
+                # It may wait for an outcome, and there will be none.
+                self.pump.cancel()
             raise
         finally:
             self.watch_exit()
@@ -200,7 +208,7 @@ class Run:
     async def _write_end(self) -> None:
         if self.entry.degraded is not None:
             raise self.entry.degraded
-        session, ledger = self.entry.open, self.ledger
+        session, ledger = self.session, self.ledger
         assert session is not None
         assert ledger is not None
         assert self.reason is not None

@@ -68,12 +68,8 @@ class TurnStream:
     async def aclose(self) -> None:
         """Stops the turn if it has not ended, and waits for it. Raises what failed; joins a stop that is in flight."""
         if not self._closed:
-            self._closed = True
-            if self._begun:
-                await self._close(self._run)
-            else:
-                self._begun = True
-                self._run.delivery.close()
+            self._closed = self._begun = True
+            await self._close(self._run)
 
     async def __aenter__(self) -> "TurnStream":
         self._begin()
