@@ -53,9 +53,11 @@ class Channel:
     async def barrier(self) -> None:
         """Waits until everything emitted so far was taken, and is durable where it has to be (``BARRIERS``).
 
-        After ``aclose`` it waits for ever, until it is cancelled.
+        From ``aclose`` on nobody takes anything: then it is cancelled.
         """
-        if self._acknowledged < self._emitted or self._closed:
+        if self._closed:
+            raise asyncio.CancelledError
+        if self._acknowledged < self._emitted:
             self._release()
             durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((self._emitted, durable))
@@ -107,6 +109,8 @@ class Channel:
         """Cancels the work and waits for its end, also where the wait is cancelled. Nothing is given out any more."""
         self._closed = True
         self._release()
+        while self._waiting:
+            self._waiting.popleft()[1].cancel()
         if self._work is not None:
             self._work.cancel()
             if await all_done([self._work]):

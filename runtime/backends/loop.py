@@ -23,6 +23,8 @@ from .base import Backend, BackendContext, BackendFactory, SendInput, StopMode, 
 #: A model, or what makes one for a session.
 Model = ModelAdapter | Callable[[BackendContext], ModelAdapter]
 
+#: Seconds for what stopped steps have said to be taken by whoever iterates.
+_TAKEN: Final = 1.0
 #: Bytes of a call's arguments that a person is shown, and the lengths that long texts are cut to until they fit.
 _SHOWN: Final = 12 * 1024
 _CUTS: Final = (4_000, 1_000, 200)
@@ -115,6 +117,14 @@ class _Run:
             self.immediate = True
             if steps is not None:
                 await asyncio.wait({steps})
+                await self._taken()
+
+    async def _taken(self) -> None:
+        """What the steps came to counts for the turn's end, which may follow on the stop at once."""
+        taken = asyncio.ensure_future(self.channel.barrier())
+        await asyncio.wait({taken}, timeout=_TAKEN)
+        taken.cancel()
+        await all_done([taken])
 
     async def _work(self, channel: Channel) -> None:
         if not self.immediate:

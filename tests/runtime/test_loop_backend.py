@@ -76,6 +76,7 @@ class Bench:
         self.leases = leases or []
         self.settled: list[tuple[str, list[str]]] = []
         self.defect: BaseException | None = None
+        self.beside: list[asyncio.Future[None]] = []
 
         async def sleep(seconds: float) -> None:
             self.slept.append(seconds)
@@ -169,7 +170,11 @@ class Bench:
         return taken
 
     def run(self, seed: int = 1) -> "Bench":
-        run(self.turn(), seed)
+        async def main() -> None:
+            await self.turn()
+            await asyncio.gather(*self.beside)
+
+        run(main(), seed)
         return self
 
     def states(self) -> list[str]:
@@ -293,7 +298,6 @@ def test_a_defect_is_raised_out_of_the_stream() -> None:
 def stopping(bench: Bench, *modes: Any, apart: float = 0.0) -> Callable[[], None]:
     """What asks the backend to stop, in tasks of their own."""
     returned: list[str] = []
-    asked: list[asyncio.Future[None]] = []
 
     async def stop(mode: Any, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -302,7 +306,7 @@ def stopping(bench: Bench, *modes: Any, apart: float = 0.0) -> Callable[[], None
 
     def ask() -> None:
         for number, mode in enumerate(modes):
-            asked.append(asyncio.ensure_future(stop(mode, 0.01 + number * apart)))
+            bench.beside.append(asyncio.ensure_future(stop(mode, 0.01 + number * apart)))
 
     bench.returned = returned  # type: ignore[attr-defined]
     return ask
