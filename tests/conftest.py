@@ -1,7 +1,24 @@
-"""Settings for all tests."""
+"""Settings and options for all tests."""
 
+import pytest
 from hypothesis import settings
 
 # How long an example takes says more about the machine's disk than about the code.
 settings.register_profile("maka", deadline=None)
 settings.load_profile("maka")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("simulation")
+    group.addoption("--simulation-seed", type=int, default=0, help="the first seed of the kernel's simulation")
+    group.addoption("--simulation-runs", type=int, default=None, help="how many; 1 if a seed is given, else 300")
+
+
+@pytest.fixture
+def simulation_seeds(request: pytest.FixtureRequest) -> range:
+    """The seeds that were asked for."""
+    first: int = request.config.getoption("--simulation-seed")
+    runs: int | None = request.config.getoption("--simulation-runs")
+    if runs is None:
+        runs = 1 if first else 300
+    return range(first, first + runs)

@@ -1,0 +1,624 @@
+"""One simulated process with a kernel in it: sessions, clients that behave as they like, and what must hold of it all.
+
+``simulate(seed)`` is a whole story: processes one after the other, of which all but the last may crash at any await.
+"""
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+import attrs
+
+from maka.journal.errors import JournalError, JournalLocked, JournalWriteError
+from maka.journal.events import Draft, Event, JsonObject
+from maka.runtime.backends.base import BackendContext, BackendRegistry
+from maka.runtime.errors import (
+    InteractionRefused,
+    KernelClosed,
+    RuntimeFailure,
+    RuntimeOwnerCleanupError,
+    SessionArchived,
+    SessionBusy,
+    SessionQuarantined,
+    TurnCancelled,
+)
+from maka.runtime.interactions import JournalInteractions
+from maka.runtime.journals import OpenSession
+from maka.runtime.kernel.failures import leaves
+from maka.runtime.kernel.generations import Deadlines
+from maka.runtime.kernel.kernel import RuntimeKernel
+from maka.runtime.kernel.stream import TurnStream
+from maka.runtime.lifecycle import Lifecycle, LifecycleEvent
+from maka.runtime.session_events import DELTAS, SessionEvent
+
+from .chaos_authority import ChaosAuthority, ChaosMessages
+from .chaos_backend import HAZARDS, PROBE, ChaosBackend, ChaosError, Watch
+from .drafts import rename
+from .kernel_invariants import left_open, untrue, wrongs
+from .memory_journals import BEGAN, MemoryJournal, MemoryJournals
+from .seeded_loop import Crashed, run
+
+DEADLINES: Final = Deadlines(stop=2.0, dispose=2.0, after_step=5.0, exit=3.0, grace=0.1)
+#: Seconds in which clients begin what they do, and after which whatever was drawn must be over.
+BUSY: Final = 20.0
+OVER: Final = 120.0
+#: What may be told where nothing has gone wrong.
+_CALM: Final = (TurnCancelled, KernelClosed, SessionBusy, InteractionRefused)
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""
+
+
+@attrs.define(eq=False)
+class _Client:
+    """A turn as its client sees it."""
+
+    session_id: str
+    turn_id: str
+    how: str
+    stream: TurnStream | None = None
+    told: list[SessionEvent] = attrs.Factory(list)
+    #: It has read to the end.
+    read: bool = False
+    #: It was cancelled while it read.
+    cancelled: bool = False
+    error: BaseException | None = None
+
+
+class World:
+    """``number`` tells the processes of one story apart. ``main`` is its life."""
+
+    def __init__(self, random: Random, number: int, journals: MemoryJournals, sessions: list[str]) -> None:
+        hazards = random.sample(HAZARDS, random.choice([0, 1, 2, 3, 4, 6, 9, len(HAZARDS)]))
+        self.watch = Watch(random, frozenset(hazards))
+        self.journals = journals
+        self.sessions = sessions
+        self._random = random
+        self._number = number
+        self._ids = 0
+        self._clients: list[_Client] = []
+        self._backends: list[ChaosBackend] = []
+        #: A stop in flight: session → what its attempt ended with, once it has.
+        self._attempts: dict[str, asyncio.Future[BaseException | None]] = {}
+        self._opened: set[str] = set()
+        #: Sends that went on when the kernel closed the journal: their runs cannot be settled.
+        self._unsettled: set[tuple[str, str]] = set()
+        self._real: JournalInteractions | None = None
+        self._hostile: ChaosAuthority | None = None
+        self._messages: ChaosMessages | None = None
+        journals.on_sync = self._sync
+        journals.on_open = self._open
+
+    def _new_id(self) -> str:
+        self._ids += 1
+        return f"p{self._number}-{self._ids}"
+
+    # ------------------------------------------------------------ what the kernel is given
+
+    async def _sync(self, journal: MemoryJournal) -> None:
+        random = self._random
+        await asyncio.sleep(random.choice([0, 0, 0.001, 0.01, 0.3]) * random.random())
+        if self.watch.may("sync fails", 0.04):
+            self.watch.journal_failed.add(journal.session_id)
+            raise JournalWriteError("the disk is drawn to fail", errno=5, poisoned=random.random() < 0.5)
+
+    async def _open(self, session_id: str) -> None:
+        await asyncio.sleep(self._random.choice([0, 0, 0.05, 0.5]) * self._random.random())
+        if self.watch.may("open fails", 0.2):
+            self.watch.journal_failed.add(session_id)
+            raise JournalError("the journal is drawn not to open")
+
+    async def _activation(self, operation: Callable[[], Awaitable[None]]) -> None:
+        if self.watch.may("activation fails", 0.1):
+            raise ChaosError("activation")
+        await operation()
+        await asyncio.sleep(self._random.choice([0, 0, 0.5]) * self._random.random())
+        if self.watch.may("activation fails", 0.1):
+            raise ChaosError("activation, late")
+
+    async def _build(self, context: BackendContext) -> ChaosBackend:
+        if self.watch.may("build is slow", 0.5):
+            await asyncio.sleep(self._random.uniform(0, 2))
+        if self.watch.may("build fails", 0.3):
+            raise ChaosError("build")
+        backend = ChaosBackend(self.watch, context.session_id, self._new_id)
+        self._backends.append(backend)
+        return backend
+
+    def _opened_here(self, session_id: str) -> OpenSession | None:
+        return self.kernel.opened(session_id)
+
+    def _heard(self, event: LifecycleEvent) -> None:
+        session_id, watch = event.session_id, self.watch
+        if event.kind == "stop_requested":
+            watch.stopping.add(event.data["turn_id"])
+            if session_id in self._attempts:
+                watch.wrong(f"two attempts to stop {session_id} at once")
+            self._attempts[session_id] = asyncio.get_running_loop().create_future()
+        elif event.kind == "stop_settled":
+            error = event.data["error"]
+            self._attempts.pop(session_id).set_result(error)
+            self._stopped(session_id, event.data["turn_id"], error)
+        elif event.kind == "session_opened":
+            self._opened.add(session_id)
+        elif event.kind == "session_closed" and watch.closing:
+            self._unsettled |= {send for send in watch.sending if send[0] == session_id}
+        elif event.kind == "session_degraded" and session_id not in watch.journal_failed and not watch.closing:
+            watch.wrong(
+                f"the journal of {session_id} counts as failed ({event.data['error']!r}), and nothing had failed"
+            )
+
+    def _stopped(self, session_id: str, turn_id: str, error: BaseException | None) -> None:
+        durable = self.journals.events(session_id)
+        begun = any(event.type == "turn/start" and event.data["turn_id"] == turn_id for event in durable)
+        ended = any(event.type == "turn/end" and event.data["turn_id"] == turn_id for event in durable)
+        failed = session_id in self.watch.journal_failed
+        if begun and not ended and not failed:
+            start = next(client for client in self._clients if client.turn_id == turn_id)
+            self.watch.wrong(f"the stop of {turn_id} is over ({error!r}) and its turn has no end ({start.how})")
+        for backend in self._backends:
+            if backend.session_id == session_id and backend.stop_failed and backend.disposals != 1:
+                self.watch.wrong(f"a backend of {session_id} failed to stop and was disposed {backend.disposals} times")
+
+    # ------------------------------------------------------------ a life
+
+    async def main(self) -> None:
+        random, loop = self._random, asyncio.get_running_loop()
+        registry = BackendRegistry()
+        registry.register("fake", self._build)
+        lifecycle = Lifecycle()
+        lifecycle.subscribe(self._heard)
+        authority: Any = None
+        which = random.choice(["none", "hostile", "hostile", "real", "real"])
+        if which == "hostile":
+            authority = self._hostile = ChaosAuthority(self.watch)
+        elif which == "real":
+            authority = self._real = JournalInteractions(
+                self._opened_here,
+                lifecycle=lifecycle,
+                permission_timeout=random.choice([None, 1.0]),
+            )
+        if random.random() < 0.5:
+            self._messages = ChaosMessages(self.watch)
+        self.kernel = RuntimeKernel(
+            journals=self.journals,
+            backends=registry,
+            interaction_authority=authority,
+            message_authority=self._messages,
+            run_backend_activation=self._activation,
+            lifecycle=lifecycle,
+            new_id=self._new_id,
+            now=lambda: BEGAN + int(loop.time() * 1000),
+            deadlines=DEADLINES,
+            keep_open=random.choice([0, 1, 32]),
+        )
+        acting = [loop.create_task(action, name=name) for name, action in self._actions()]
+        if random.random() < 0.4:
+            await asyncio.sleep(random.uniform(0, BUSY))
+        else:
+            await asyncio.wait(acting, timeout=random.uniform(BUSY, 2 * BUSY))
+            await self._calm_down()
+        await self._close()
+        _, waiting = await asyncio.wait(acting, timeout=OVER)
+        for task in sorted(waiting, key=hash):
+            self.watch.wrong(f"{task.get_name()} waits for ever, although the kernel was closed")
+            task.cancel()
+        await asyncio.wait(acting)
+        for task in acting:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self.watch.wrong(f"{task.get_name()} failed: {_traced(error)}")
+        # Some take their time to end, whoever cancels them.
+        await asyncio.sleep(5.0)
+        await self._look_at_clients()
+        self._look_at_owners()
+        self._look_at_journals()
+
+    async def _calm_down(self) -> None:
+        """Everything is stopped and nothing new goes wrong: every session takes a turn again, or says why not."""
+        self.watch.quiet = True
+        await self._within("stopping every session", asyncio.wait([self._stop(name) for name in self.sessions]))
+        await asyncio.sleep(2 * DEADLINES.exit + DEADLINES.dispose)
+        for session_id in self.sessions:
+            await self._within(f"a turn in {session_id} when all is calm", self._probe(session_id))
+
+    async def _probe(self, session_id: str) -> None:
+        watch = self.watch
+        client = _Client(session_id, f"{session_id}-probe-{self._number}", "probe")
+        await self._run_client(client, text=PROBE)
+        runs_on = any(session == session_id for session, _ in watch.sending)
+        error = client.error
+        if error is None:
+            ended = [event.data["stop_reason"] for event in client.told if event.kind == "complete"]
+            if ended != ["end_turn"]:
+                watch.wrong(f"a calm turn in {session_id} ended {ended}, {client.told}")
+        elif isinstance(error, SessionQuarantined):
+            if not (session_id in watch.undisposed if error.permanent else runs_on):
+                watch.wrong(f"{session_id} is quarantined for nothing: {error}")
+        elif isinstance(error, SessionArchived):
+            if not self._archived(session_id):
+                watch.wrong(f"{session_id} counts as archived: {error}")
+        elif not (isinstance(error, JournalError) and runs_on and session_id in watch.journal_failed):
+            watch.wrong(f"a calm turn in {session_id} failed: {_traced(error)}")
+
+    async def _close(self) -> None:
+        watch = self.watch
+        watch.closing = True
+        await self._within("closing the kernel", self._try("close", self.kernel.aclose()))
+        left = [task for task in asyncio.all_tasks() if "kernel/" in task.get_coro().cr_code.co_filename]  # type: ignore[union-attr]
+        if left and not watch.happened["deaf"]:
+            watch.wrong(f"the kernel was closed and left behind {sorted(task.get_name() for task in left)}")
+        for session_id in self.sessions:
+            if self.journals.is_open(session_id):
+                watch.wrong(f"the kernel was closed and {session_id} is open")
+        try:
+            await self.kernel.start_turn(self.sessions[0], text="too late").__anext__()
+            watch.wrong("a closed kernel starts turns")
+        except KernelClosed:
+            pass
+
+    async def _within(self, what: str, work: Awaitable[Any]) -> None:
+        task = asyncio.ensure_future(work)
+        done, _ = await asyncio.wait({task}, timeout=OVER)
+        if not done:
+            self.watch.wrong(f"{what} takes for ever")
+            task.cancel()
+            await asyncio.wait({task})
+        else:
+            task.result()
+
+    # ------------------------------------------------------------ what clients do
+
+    def _actions(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
+        random = self._random
+        made: list[tuple[str, Coroutine[Any, Any, None]]] = []
+        for session_id in self.sessions:
+            for turn in range(random.randint(1, 5)):
+                how = random.choice(_WAYS)
+                client = _Client(session_id, f"{session_id}-t{turn}-p{self._number}", how)
+                made.append((f"client {client.turn_id} ({how})", self._later(partial(self._run_client, client))))
+        for _ in range(random.randint(0, 6)):
+            made.append(("stopper", self._later(self._stopper)))
+        for _ in range(random.randint(0, 4)):
+            what = random.choice([self._invalidate, self._append, self._release, self._status])
+            made.append((what.__name__, self._later(partial(what, random.choice(self.sessions)))))
+        if self._real is not None:
+            made += [("answer", self._answer()) for _ in range(2)]
+        return made
+
+    async def _later(self, action: Callable[[], Awaitable[None]]) -> None:
+        await asyncio.sleep(self._random.choice([0.0, 0.0, self._random.uniform(0, BUSY)]))
+        await action()
+
+    async def _run_client(self, client: _Client, *, text: str = "go") -> None:
+        self._clients.append(client)
+        try:
+            await _CLIENTS[client.how](self, client, text)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            client.error = error
+            self._judge(error, f"client {client.turn_id} ({client.how})")
+
+    async def _read(self, client: _Client, limit: int | None = None, slow: float = 0.0) -> None:
+        assert client.stream is not None
+        while limit is None or len(client.told) < limit:
+            try:
+                event = await client.stream.__anext__()
+            except StopAsyncIteration:
+                client.read = True
+                return
+            client.told.append(event)
+            if event.kind not in DELTAS:
+                untold = untrue(event, self.journals.events(client.session_id))
+                if untold is not None:
+                    self.watch.wrong(untold)
+            if slow:
+                await asyncio.sleep(self._random.uniform(0, slow))
+
+    def _begin(self, client: _Client, text: str) -> TurnStream:
+        client.stream = self.kernel.start_turn(
+            client.session_id, text=text, turn_id=client.turn_id, run_id=f"{client.turn_id}-run"
+        )
+        return client.stream
+
+    async def _whole(self, client: _Client, text: str) -> None:
+        self._begin(client, text)
+        await self._read(client)
+
+    async def _slowly(self, client: _Client, text: str) -> None:
+        self._begin(client, text)
+        await self._read(client, slow=1.0)
+
+    async def _partly(self, client: _Client, text: str) -> None:
+        self._begin(client, text)
+        await self._read(client, limit=self._random.randint(1, 6))
+
+    async def _leaving(self, client: _Client, text: str) -> None:
+        async with self._begin(client, text):
+            await self._read(client, limit=self._random.randint(0, 8))
+
+    async def _closing(self, client: _Client, text: str) -> None:
+        stream = self._begin(client, text)
+        await self._read(client, limit=self._random.randint(1, 8))
+        await stream.aclose()
+        await stream.aclose()
+
+    async def _cancelled(self, client: _Client, text: str) -> None:
+        self._begin(client, text)
+        reading = asyncio.ensure_future(self._read(client))
+        await asyncio.wait({reading}, timeout=self._random.uniform(0, 3))
+        client.cancelled = not reading.done()
+        reading.cancel()
+        await asyncio.wait({reading})
+        if not reading.cancelled():
+            reading.result()
+        if self._random.random() < 0.5:
+            assert client.stream is not None
+            await client.stream.aclose()
+        elif self._random.random() < 0.5:
+            await self._read(client)
+
+    async def _only_started(self, client: _Client, text: str) -> None:
+        await self._begin(client, text).started()
+
+    async def _at_once(self, client: _Client, text: str) -> None:
+        """Begun, and closed when it has hardly begun."""
+        stream = self._begin(client, text)
+        starting = asyncio.ensure_future(stream.started())
+        await asyncio.wait({starting}, timeout=self._random.choice([0, 0.001, 0.1]) * self._random.random())
+        try:
+            await stream.aclose()
+        finally:
+            await asyncio.wait({starting}, timeout=OVER)
+            if starting.cancel():
+                self.watch.wrong(f"{client.turn_id} is closed and was never told whether it has started")
+            else:
+                starting.exception()
+
+    async def _never(self, client: _Client, text: str) -> None:
+        await self._begin(client, text).aclose()
+
+    async def _stopper(self) -> None:
+        random, session_id = self._random, self._random.choice(self.sessions)
+        for _ in range(random.choice([1, 1, 2, 3])):
+            future = self._stop(session_id, random.choice(["immediate", "immediate", "after_step"]))
+            if random.random() < 0.2:
+                future.cancel()
+            elif random.random() < 0.5:
+                await asyncio.wait({future})
+            else:
+                await asyncio.sleep(random.choice([0, 0.1, 2]) * random.random())
+
+    def _stop(self, session_id: str, mode: Any = "immediate") -> "asyncio.Future[None]":
+        future = self.kernel.stop_session(session_id, source="tester", mode=mode)
+        attempt = self._attempts.get(session_id)
+
+        def ended(future: "asyncio.Future[None]") -> None:
+            if future.cancelled():
+                return
+            error = future.exception()
+            if error is not None:
+                self._judge(error, f"a stop of {session_id}")
+            if attempt is not None and (not attempt.done() or attempt.result() is not error):
+                told = attempt.result() if attempt.done() else "nothing yet"
+                self.watch.wrong(f"a stop of {session_id} ended with {error!r}, its attempt with {told!r}")
+
+        future.add_done_callback(ended)
+        return future
+
+    async def _invalidate(self, session_id: str) -> None:
+        await self._try("invalidate", self.kernel.invalidate_cached_backends())
+
+    async def _append(self, session_id: str) -> None:
+        patch: JsonObject = {"name": self._new_id()}
+        drafts = [rename(patch["name"])]
+        if self.watch.may("archive", 0.5):
+            drafts.append(Draft("session/updated", {"patch": {"archived": True}}))
+        await self._try("append", self.kernel.append(session_id, drafts))
+
+    async def _release(self, session_id: str) -> None:
+        await self._try("release", self.kernel.release(session_id))
+
+    async def _status(self, session_id: str) -> None:
+        status = self.kernel.status(session_id)
+        if len(set(status.turns)) != len(status.turns):
+            self.watch.wrong(f"{session_id} has a turn twice: {status}")
+        await self._try("session", self._hold(session_id))
+
+    async def _hold(self, session_id: str) -> None:
+        async with self.kernel.session(session_id) as session:
+            await asyncio.sleep(self._random.uniform(0, 1))
+            expected = self.watch.closing or session_id in self.watch.journal_failed
+            if self.kernel.opened(session_id) is not session and not expected:
+                self.watch.wrong(f"{session_id} was closed while it was held")
+
+    async def _answer(self) -> None:
+        """Answers whatever waits, now and then."""
+        assert self._real is not None
+        for _ in range(12):
+            await asyncio.sleep(self._random.uniform(0, 3))
+            session_id = self._random.choice(self.sessions)
+            if self.kernel.opened(session_id) is None:
+                continue
+            await self._try("answer", self._answer_one(session_id))
+
+    async def _answer_one(self, session_id: str) -> None:
+        assert self._real is not None
+        waiting = await self._real.pending(session_id)
+        if waiting:
+            item = self._random.choice(waiting)
+            answer: JsonObject = {"kind": "question_answer", "answers": ["yes"]}
+            if item["kind"] == "permission":
+                answer = {"kind": "permission_answer", "decision": self._random.choice(["allow", "deny"])}
+            won = await self._real.answer(session_id, item["interaction_id"], answer)
+            if won["outcome"] not in [data["outcome"] for data in self.journals.of(session_id, "interaction/resolved")]:
+                self.watch.wrong(f"an answer to {item['interaction_id']} was taken and is not durable")
+
+    async def _try(self, what: str, work: Awaitable[Any]) -> None:
+        try:
+            await work
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._judge(error, what)
+
+    def _judge(self, error: BaseException, who: str) -> None:
+        """Is it something that may be told in this process?"""
+        watch = self.watch
+        if isinstance(error, RuntimeOwnerCleanupError):
+            group = error.cause
+            inner = list(group.exceptions) if isinstance(group, BaseExceptionGroup) else []
+            if len(inner) < 2 or len({id(one) for one in inner}) != len(inner) or inner != list(leaves(error)):
+                watch.wrong(f"{who} was told a group that is none: {_traced(error)}")
+        for leaf in leaves(error):
+            known = isinstance(leaf, RuntimeFailure | JournalError | ChaosError)
+            stray = isinstance(leaf, JournalLocked) or ("is closed; open it again" in str(leaf) and not watch.closing)
+            if not known or stray:
+                watch.wrong(f"{who} was told {_traced(leaf)}")
+            if not watch.happened and not isinstance(leaf, _CALM):
+                alone = self._hostile is None and self._real is None and "nobody is there" in str(leaf)
+                archived = isinstance(leaf, SessionArchived) and any(map(self._archived, self.sessions))
+                if not alone and not archived:
+                    watch.wrong(f"nothing has gone wrong, and {who} was told {_traced(leaf)}")
+
+    def _archived(self, session_id: str) -> bool:
+        return any(data["patch"].get("archived") for data in self.journals.of(session_id, "session/updated"))
+
+    # ------------------------------------------------------------ what must hold when it is over
+
+    async def _look_at_clients(self) -> None:
+        for client in self._clients:
+            stream = client.stream
+            if stream is None or client.how == "never":
+                continue
+            starting = asyncio.ensure_future(stream.started())
+            await asyncio.wait({starting}, timeout=1.0)
+            if not starting.done():
+                self.watch.wrong(f"{client.turn_id} ({client.how}) was never told whether it has started")
+                starting.cancel()
+                await asyncio.wait({starting})
+                continue
+            error = starting.exception()
+            events = [event for event in self.journals.events(client.session_id) if _of(event.data, client.turn_id)]
+            if isinstance(error, TurnCancelled) and events:
+                self.watch.wrong(f"{client.turn_id} was cancelled before it began and left {events}")
+            if error is None and not events:
+                self.watch.wrong(f"{client.turn_id} has started and left nothing")
+            self._look_at_told(client, [event.type for event in events])
+
+    def _look_at_told(self, client: _Client, types: list[str]) -> None:
+        kinds = [event.kind for event in client.told]
+        ended = "turn/end" in types and client.session_id not in self.watch.journal_failed
+        if kinds.count("complete") > 1 or "complete" in kinds[:-1]:
+            self.watch.wrong(f"{client.turn_id} was told of its end at {kinds}")
+        if client.read and not client.error and ended and kinds.count("complete") != 1:
+            self.watch.wrong(f"{client.turn_id} ({client.how}) was read to its end and told {kinds}")
+
+    def _look_at_owners(self) -> None:
+        for owner in [] if self._hostile is None else self._hostile.owners:
+            if owner.closes != 1:
+                self.watch.wrong(f"the interactions of {owner.turn_id} were closed {owner.closes} times")
+            if owner.closed and owner.releases != 1 and owner.session_id not in self.watch.journal_failed:
+                self.watch.wrong(f"the interactions of {owner.turn_id} were closed and not released")
+        for messages in [] if self._messages is None else self._messages.owners:
+            sending = (messages.session_id, messages.turn_id) in self._unsettled
+            if messages.releases != 1 and not sending:
+                self.watch.wrong(f"the messages of {messages.turn_id} were released {messages.releases} times")
+
+    def _look_at_journals(self) -> None:
+        for session_id in self.sessions:
+            events = self.journals.events(session_id)
+            if session_id in self.watch.journal_failed or session_id not in self._opened:
+                continue
+            runs_on = {turn for session, turn in self._unsettled if session == session_id}
+            for what in left_open(events):
+                if not (what.startswith("run/settled") and any(f"{turn}-run" in what for turn in runs_on)):
+                    self.watch.wrong(f"{session_id} was left in order and a repair would add {what}")
+
+
+_CLIENTS: Final[dict[str, Callable[[World, _Client, str], Awaitable[None]]]] = {
+    "whole": World._whole,
+    "probe": World._whole,
+    "slowly": World._slowly,
+    "partly": World._partly,
+    "leaving": World._leaving,
+    "closing": World._closing,
+    "cancelled": World._cancelled,
+    "only started": World._only_started,
+    "at once": World._at_once,
+    "never": World._never,
+}
+_WAYS: Final = ["whole", "whole", "whole", *(way for way in _CLIENTS if way != "probe")]
+
+
+def _of(data: JsonObject, turn_id: str) -> bool:
+    return turn_id == data.get("turn_id") or data.get("run_id") == f"{turn_id}-run"
+
+
+def _traced(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)).rstrip()
+
+
+# ---------------------------------------------------------------- a story
+
+
+def simulate(seed: int) -> dict[str, list[Event]]:
+    """The sessions' events at the end. Raises Broken, which tells what did not hold."""
+    random = Random(seed)
+    journals = MemoryJournals()
+    sessions = [f"s{number}" for number in range(1, random.randint(1, 3) + 1)]
+    for session_id in sessions:
+        journals.create(session_id)
+    for number in range(random.choice([1, 1, 2, 3])):
+        world = World(random, number, journals, sessions)
+        crash_after = random.choice([None, random.randint(1, 200), random.randint(1, 2_000)])
+        journals = _live(world, seed + number, crash_after)
+        _look(world.watch.wrongs)
+        for session_id in sessions:
+            _look([f"{session_id}: {wrong}" for wrong in wrongs(journals.events(session_id))])
+    run(_recover(journals, sessions), seed)
+    return {session_id: journals.events(session_id) for session_id in sessions}
+
+
+def _live(world: World, seed: int, crash_after: int | None) -> MemoryJournals:
+    left = world.journals
+
+    def crash() -> None:
+        nonlocal left
+        world.watch.dead = True
+        left = world.journals.crash(world.watch.random)
+
+    try:
+        run(world.main(), seed, crash_after=crash_after, on_crash=crash)
+    except Crashed:
+        pass
+    except AssertionError as error:
+        raise Broken("\n".join([*world.watch.wrongs, f"{type(error).__name__}: {error}"])) from error
+    finally:
+        world.watch.dead = True
+    return left
+
+
+async def _recover(journals: MemoryJournals, sessions: list[str]) -> None:
+    """The next process opens everything; the one after that has nothing to do."""
+    for session_id in sessions:
+        await journals.close(await journals.open(session_id))
+        once = journals.events(session_id)
+        found = wrongs(once) + left_open(once)
+        started = [event.data["turn_id"] for event in once if event.type == "turn/start"]
+        ended = [event.data["turn_id"] for event in once if event.type == "turn/end"]
+        if sorted(started) != sorted(ended):
+            found.append(f"turns {sorted(started)} have begun, {sorted(ended)} have ended")
+        await journals.close(await journals.open(session_id))
+        if len(journals.events(session_id)) != len(once):
+            found.append("a second repair has written something")
+        _look([f"{session_id}, repaired: {wrong}" for wrong in found])
+
+
+def _look(found: list[str]) -> None:
+    if found:
+        raise Broken("\n".join(found))
