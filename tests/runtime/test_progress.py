@@ -14,7 +14,7 @@ TEXT = [{"kind": "text", "text": "hello"}]
 def opened(**more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     made = header(cwd="/work")
     conversation = Conversation([Event(0, 0, made.type, made.data, "")])
-    ids = {"turn_id": "t", "run_id": "r", "invocation_id": "v", "message_id": "m"}
+    ids: dict[str, Any] = {"turn_id": "t", "run_id": "r", "invocation_id": "v", "message_id": "m"}
     drafts = beginning(conversation, **ids, content=TEXT, created_at=5, **more)
     for draft in drafts:
         check_shape(draft)
