@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ..journal.errors import InvalidEvent
+from ..journal.errors import InvalidEvent, JournalConflict, JournalLocked
 from ..journal.events import Blocks, Draft, JsonObject
 from ..journal.store import FileStore
 from ..journal.writer import Hook, wall_ms
@@ -138,7 +138,7 @@ class SessionManager:
         )
         self._registry.factory(header["backend"])
         _check_patch(header)
-        await _in_thread(lambda: self._store.create(Draft("session/header", header)).close())
+        await _in_thread(lambda: self._write_new(header))
         return session_id
 
     async def list(self) -> Rows:
@@ -271,7 +271,15 @@ class SessionManager:
         point, values = await _in_thread(lambda: self._fork_point(session_id, turn_id, before))
         new_id = new_session_id or self._new_id()
         header = self._header(new_id, {**values, "name": name, "parent": {"session_id": session_id, **point}})
-        await _in_thread(lambda: self._store.create(Draft("session/header", header)).close())
+        try:
+            await _in_thread(lambda: self._write_new(header))
+        except InvalidEvent as error:
+            if error.key != "parent":
+                raise
+            raise ForkRefused(
+                f"session {session_id} cannot be forked there, because what came before is damaged; fork it at an "
+                f"earlier turn, or look at it with `maka journal inspect {session_id}`"
+            ) from error
         return new_id
 
     async def delete(self, session_id: str) -> Path:
@@ -322,6 +330,17 @@ class SessionManager:
             "created_by": {"name": "maka", "version": __version__},
             **{key: known[key] for key in order if known.get(key) is not None},
         }
+
+    def _write_new(self, header: JsonObject) -> None:
+        try:
+            self._store.create(Draft("session/header", header)).close()
+        except JournalLocked:
+            path = self._store.path(header["session_id"])
+            if not path.exists():
+                raise
+            raise JournalConflict(
+                f"there is already a journal at {path}; choose another session id", path=path
+            ) from None
 
     def _check_idle(self, session: OpenSession) -> None:
         session_id, state = session.session_id, session.journal.state

@@ -119,7 +119,7 @@ def test_turns_of_a_session_run_in_the_order_in_which_they_were_begun(tmp_path: 
 def test_sessions_run_side_by_side(tmp_path: Path) -> None:
     async def main() -> None:
         everybody = asyncio.Barrier(3)
-        script = scripted_backend(lambda input: [Wait(until=_all(everybody)), "done"])
+        script = scripted_backend(lambda sent: [Wait(until=_all(everybody)), "done"])
         async with managing(tmp_path, script) as manager:
             sessions = [await manager.create() for _ in range(3)]
             results = await asyncio.gather(*(told(manager.send(session, "go")) for session in sessions))
@@ -313,13 +313,13 @@ def test_a_backend_that_cannot_be_built_is_told_and_leaves_nothing(tmp_path: Pat
 def test_a_quarantined_session_says_so_and_others_go_on(tmp_path: Path) -> None:
     async def main() -> None:
         broken = Faults(stop_error=RuntimeError("no"), ignore_stop=True, ignore_dispose=True)
-        script = scripted_backend(lambda input: Never() if input.session_id == "bad" else "fine", faults=broken)
+        script = scripted_backend(lambda sent: Never() if sent.session_id == "bad" else "fine", faults=broken)
         async with managing(tmp_path, script, deadlines=Deadlines(exit=0.2, dispose=0.2, grace=0.01)) as manager:
             await manager.create(session_id="bad")
             await manager.create(session_id="good")
             stream = manager.send("bad", "go")
             await stream.started()
-            with pytest.raises(RuntimeError, match="^no$") as first:
+            with pytest.raises(RuntimeError, match=r"^no$") as first:
                 await manager.stop("bad")
             with pytest.raises(SessionQuarantined) as caught:
                 await told(manager.send("bad", "again"))
