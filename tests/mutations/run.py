@@ -141,7 +141,7 @@ def refresh(chosen: Iterable[Mutation], home: Path) -> None:
     """Writes patches again whose surroundings have changed."""
     for mutation in chosen:
         apply(mutation, home, "-C1")
-        pieces = []
+        pieces: list[str] = []
         for file in mutation.files:
             before, after = ((place / file).read_text().splitlines(keepends=True) for place in (ROOT, home))
             pieces += difflib.unified_diff(before, after, f"a/{file}", f"b/{file}")
