@@ -48,8 +48,8 @@ class Entry:
             finally:
                 self._waiting.discard(future)
 
-    def has_no_runs(self) -> bool:
-        return not self.runs
+    def is_unused(self) -> bool:
+        return not self.runs and not self.users
 
     @property
     def current(self) -> "Run | None":

@@ -200,6 +200,7 @@ class RuntimeKernel:
         entry.users += 1
         try:
             session = await self._entries.opened(entry)
+            self._refuse_closed()
             try:
                 yield session
             except (JournalWriteError, JournalConflict) as error:
@@ -298,7 +299,7 @@ class RuntimeKernel:
         self._closed = True
         stops = [self.stop_session(entry.session_id, source=source) for entry in self._entries]
         failures = [failure for failure in await asyncio.gather(*stops, return_exceptions=True) if failure is not None]
-        exits = [self._parts.spawn(entry.until(entry.has_no_runs), "exit") for entry in self._entries]
+        exits = [self._parts.spawn(entry.until(entry.is_unused), "exit") for entry in self._entries]
         if exits:
             await asyncio.wait(exits, timeout=self._parts.deadlines.exit + self._parts.deadlines.dispose)
         try:
