@@ -82,6 +82,22 @@ class Watch:
         self.happened[hazard] += 1
         return True
 
+    def enter(self, session_id: str, turn_id: str, usable: bool) -> None:
+        """``send`` of a turn is entered; ``usable``: neither failed its backend to stop nor was it disposed."""
+        if any(session == session_id for session, _ in self.sending):
+            self.wrong(f"sends of {session_id} overlap: {turn_id} and {self.sending}")
+        if not usable:
+            self.wrong(f"{turn_id} was sent on a backend that failed to stop, or that was disposed")
+        if turn_id in self.stopping:
+            self.wrong(f"{turn_id} was sent although it had been asked to stop")
+        if turn_id in self.sent:
+            self.wrong(f"{turn_id} was sent twice")
+        self.sending.append((session_id, turn_id))
+        self.sent.add(turn_id)
+
+    def leave(self, session_id: str, turn_id: str) -> None:
+        self.sending.remove((session_id, turn_id))
+
     def wrong(self, what: str) -> None:
         if not self.dead:
             self.wrongs.append(f"at {asyncio.get_running_loop().time():.3f}: {what}")
@@ -255,21 +271,11 @@ class ChaosBackend:
         return self._disposed or (obeys and (self._stopped or (self._after_step and not step_open)))
 
     def _enter(self, input: SendInput) -> None:
-        watch, key = self._watch, (self.session_id, input.turn_id)
-        if any(session == self.session_id for session, _ in watch.sending):
-            watch.wrong(f"sends of {self.session_id} overlap: {key[1]} and {watch.sending}")
-        if self.stop_failed or self.disposals:
-            watch.wrong(f"{key[1]} was sent on a backend that failed to stop, or that was disposed")
-        if input.turn_id in watch.stopping:
-            watch.wrong(f"{key[1]} was sent although it had been asked to stop")
-        if input.turn_id in watch.sent:
-            watch.wrong(f"{key[1]} was sent twice")
-        watch.sending.append(key)
-        watch.sent.add(input.turn_id)
+        self._watch.enter(self.session_id, input.turn_id, not (self.stop_failed or self.disposals))
         self._stopped = self._after_step = False
 
     def _leave(self, input: SendInput) -> None:
-        self._watch.sending.remove((self.session_id, input.turn_id))
+        self._watch.leave(self.session_id, input.turn_id)
         self._stopped = self._after_step = False
         self._wake()
 
