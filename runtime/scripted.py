@@ -72,6 +72,8 @@ class Fail:
 
 @attrs.frozen
 class Tokens:
+    """Says what the response has used."""
+
     input: int = 0
     output: int = 0
 

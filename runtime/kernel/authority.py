@@ -64,6 +64,8 @@ class InteractionOwner(Protocol):
 
 
 class RuntimeInteractionAuthority(Protocol):
+    """Answers for the interactions of every run. ``JournalInteractions`` is the one over the journal."""
+
     def bind_run(self, identity: RunIdentity, /) -> InteractionOwner:
         """Called when the run's begin is durable, before its backend is. Does not wait."""
         ...
@@ -86,4 +88,6 @@ class MessageOwner(Protocol):
 
 
 class RuntimeMessageAuthority(Protocol):
+    """Has the messages that wait for running turns."""
+
     def bind_run(self, identity: RunIdentity, /) -> MessageOwner: ...
