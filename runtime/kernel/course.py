@@ -288,6 +288,7 @@ class Course:
             await run.generation.stop("user_stop", "immediate", asyncio.Event())
         except Exception:
             await self._backends.settle(run)
+        self._backends.retire(run.entry)
 
     async def _finish(self, run: Run) -> None:
         entry, ledger, generation = run.entry, run.ledger, run.generation

@@ -59,8 +59,10 @@ class Generation:
         self._spawn = spawn
         self._disposal: asyncio.Task[None] | None = None
         self._failing: asyncio.Task[None] | None = None
-        #: What a stop has raised just now.
-        self._raised: Exception | None = None
+        #: What a stop has raised, before the backend is disposed for it.
+        self._raised: BaseException | None = None
+        #: Calls of its stop that have not returned.
+        self._stops = 0
 
     def moves(self, what: str) -> None:
         self.phase = _NEXT.get((self.phase, what), self.phase)
@@ -68,7 +70,11 @@ class Generation:
     def leave(self) -> None:
         """A run has exited."""
         self.runs -= 1
-        if not self.runs:
+        self._rest()
+
+    def _rest(self) -> None:
+        """A backend that still stops is not sent to, or it would stop what comes next."""
+        if not self.runs and not self._stops and self._raised is None:
             self.moves("idle")
 
     async def stop(self, reason: StopReason, mode: StopMode, entered: asyncio.Event) -> None:
@@ -91,12 +97,14 @@ class Generation:
                     self._raised = error
                     raise
 
-            error = await self._bounded(call, "stop", seconds)
-            if not self.runs:
-                self.moves("idle")
-            if error is None:
+            self._stops += 1
+            try:
+                self._raised = await self._bounded(call, "stop", seconds) or self._raised
+            finally:
+                self._stops -= 1
+                self._rest()
+            if self._raised is None:
                 return
-            await self.fail(error)
         entered.set()
         failure = await self.given_up()
         assert failure is not None

@@ -380,6 +380,7 @@ class RuntimeKernel:
             failure = error
         run.entry.attempt = None
         run.entry.changed()
+        self._backends.retire(run.entry)
         self._parts.say(run, "stop_settled", error=failure)
         if failure is None:
             attempt.future.set_result(None)

@@ -415,6 +415,31 @@ def test_nothing_is_sent_after_a_stop(seed: int) -> None:
     assert [reason["kind"] for reason in bench.reasons()] == ["aborted"]
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_backend_that_still_stops_is_not_sent_the_next_turn(seed: int) -> None:
+    async def lingers(mode: str) -> None:
+        backend = bench.built[-1]
+        backend.released.set()
+        await asyncio.sleep(1)
+        backend.log.append("stopped")
+
+    bench = Bench(blocks, lingers)
+
+    async def main() -> None:
+        first = asyncio.ensure_future(bench.turn())
+        await asyncio.sleep(0.5)
+        stop = bench.kernel.stop_session("s1")
+        second = asyncio.ensure_future(bench.turn(turn_id="t2"))
+        await stop
+        await asyncio.sleep(0.5)
+        bench.built[-1].released.set()
+        await asyncio.gather(first, second)
+        await bench.kernel.aclose()
+
+    run(main(), seed)
+    assert bench.built[0].log == ["send t1", "stop immediate", "stopped", "send t2", "dispose"]
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_a_stop_that_failed_is_not_called_again_to_escalate(seed: int) -> None:
     failure = RuntimeError("no stop")

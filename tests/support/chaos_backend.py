@@ -83,11 +83,11 @@ class Watch:
         return True
 
     def enter(self, session_id: str, turn_id: str, usable: bool) -> None:
-        """``send`` of a turn is entered; ``usable``: neither failed its backend to stop nor was it disposed."""
+        """``send`` of a turn is entered; ``usable``: its backend neither stops, nor failed to, nor was disposed."""
         if any(session == session_id for session, _ in self.sending):
             self.wrong(f"sends of {session_id} overlap: {turn_id} and {self.sending}")
         if not usable:
-            self.wrong(f"{turn_id} was sent on a backend that failed to stop, or that was disposed")
+            self.wrong(f"{turn_id} was sent on a backend that still stops, failed to, or was disposed")
         if turn_id in self.stopping:
             self.wrong(f"{turn_id} was sent although it had been asked to stop")
         if turn_id in self.sent:
@@ -114,6 +114,7 @@ class ChaosBackend:
         self._watch = watch
         self._new_id = new_id
         self._stopped = self._after_step = self._disposed = False
+        self._stops = 0
         self._asking = False
         self._answers: list[JsonObject] = []
         self._sleepers: dict[asyncio.Future[None], None] = {}
@@ -123,6 +124,13 @@ class ChaosBackend:
     # ------------------------------------------------------------ stop, dispose, respond
 
     async def stop(self, reason: StopReason, mode: StopMode) -> None:
+        self._stops += 1
+        try:
+            await self._stop(reason, mode)
+        finally:
+            self._stops -= 1
+
+    async def _stop(self, reason: StopReason, mode: StopMode) -> None:
         watch, random = self._watch, self._watch.random
         if self.stop_failed:
             watch.wrong(f"stop of {self.session_id} was called again after it had failed")
@@ -271,7 +279,7 @@ class ChaosBackend:
         return self._disposed or (obeys and (self._stopped or (self._after_step and not step_open)))
 
     def _enter(self, input: SendInput) -> None:
-        self._watch.enter(self.session_id, input.turn_id, not (self.stop_failed or self.disposals))
+        self._watch.enter(self.session_id, input.turn_id, not (self.stop_failed or self.disposals or self._stops))
         self._stopped = self._after_step = False
 
     def _leave(self, input: SendInput) -> None:
