@@ -29,6 +29,8 @@ class Committers:
         self._users = 0
         self._threads: list[Thread] = []
         self._works: SimpleQueue[Work | None] = SimpleQueue()
+        #: Works that were given and are not done.
+        self._ahead = 0
 
     def enter(self) -> None:
         with self._mutex:
@@ -50,20 +52,21 @@ class Committers:
     def run(self, work: Work) -> None:
         """By a user. Whoever waits for ``work`` is told by it, also of what fails."""
         with self._mutex:
-            more = not self._threads or (len(self._threads) < MOST and not self._works.empty())
             self._works.put(work)
-            if more:
-                thread = Thread(
-                    target=_serve, args=(self._works,), name=f"commit {len(self._threads) + 1}", daemon=True
-                )
+            self._ahead += 1
+            # One that waits for a slow disk must not be the only one: where all have something to do comes another.
+            if len(self._threads) < min(self._ahead, MOST):
+                name = f"commit {len(self._threads) + 1}"
+                thread = Thread(target=self._serve, args=(self._works,), name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
-
-def _serve(works: "SimpleQueue[Work | None]") -> None:
-    while (work := works.get()) is not None:
-        with suppress(BaseException):  # those who wait have been told, and the others need the thread
-            work()
+    def _serve(self, works: "SimpleQueue[Work | None]") -> None:
+        while (work := works.get()) is not None:
+            with suppress(BaseException):  # those who wait have been told, and the others need the thread
+                work()
+            with self._mutex:
+                self._ahead -= 1
 
 
 class Mailbox:

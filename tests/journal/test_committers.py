@@ -48,6 +48,22 @@ def test_works_are_done_in_turn_by_a_bounded_number_of_threads(pool: Committers)
     assert all(name.startswith("commit ") for name in names)
 
 
+def test_a_work_that_waits_keeps_no_other_waiting(pool: Committers) -> None:
+    go, done = threading.Event(), threading.Event()
+    for _ in range(MOST - 1):
+        begun = threading.Event()
+
+        def waits(begun: threading.Event = begun) -> None:
+            begun.set()
+            assert go.wait(20)
+
+        pool.run(waits)
+        assert begun.wait(20)
+    pool.run(done.set)
+    assert done.wait(5)
+    go.set()
+
+
 def test_a_work_that_fails_takes_no_thread_along(pool: Committers) -> None:
     done = threading.Event()
 
