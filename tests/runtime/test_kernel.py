@@ -426,14 +426,14 @@ def test_a_backend_that_still_stops_is_not_sent_the_next_turn(seed: int) -> None
     bench = Bench(blocks, lingers)
 
     async def main() -> None:
-        first = asyncio.ensure_future(bench.turn())
+        stream = bench.kernel.start_turn("s1", text="go", turn_id="t1")
+        await anext(stream)
+        waiting = asyncio.ensure_future(bench.turn(turn_id="t2"))
         await asyncio.sleep(0.5)
-        stop = bench.kernel.stop_session("s1")
-        second = asyncio.ensure_future(bench.turn(turn_id="t2"))
-        await stop
+        await stream.aclose()
         await asyncio.sleep(0.5)
         bench.built[-1].released.set()
-        await asyncio.gather(first, second)
+        await waiting
         await bench.kernel.aclose()
 
     run(main(), seed)
