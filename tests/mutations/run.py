@@ -1,7 +1,8 @@
 """Break one rule of the runtime at a time and see the tests that it names fail: python tests/mutations/run.py [NAME...]
 
 Each ``NAME.patch`` beside this file breaks one rule in a copy of the tree. ``Rule:`` above its diff says which,
-``Test:`` each test that must fail then. Without the patch they must pass.
+``Test:`` each test that must fail then; of one that is named without a parameter a case must. Without the patch they
+pass.
 """
 
 import argparse
@@ -76,9 +77,10 @@ def copy(destination: Path) -> Path:
 
 
 def apply(mutation: Mutation, home: Path, *options: str) -> None:
+    """Raises Broken where it does not fit. One line of its surroundings is enough."""
     # No repository around the copy may take part in this.
     env = {**os.environ, "GIT_CEILING_DIRECTORIES": str(home.parent)}
-    command = ["git", "apply", "-p1", *options, "-"]
+    command = ["git", "apply", "-p1", "-C1", *options, "-"]
     done = subprocess.run(command, cwd=home, env=env, input=mutation.diff, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Broken(f"the patch does not apply: {done.stderr.strip()}")
@@ -113,7 +115,9 @@ def failing(tests: Sequence[str], home: Path, *, compiled: bool = True) -> set[s
     if done.returncode not in (0, 1):
         raise Broken(f"its tests cannot be run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     lines = [line.removeprefix("FAILED ") for line in done.stdout.splitlines() if line.startswith("FAILED ")]
-    return {test for test in tests if any(line == test or line.startswith(f"{test} - ") for line in lines)}
+    return {
+        test for test in tests if any(line == test or line.startswith((f"{test} - ", f"{test}[")) for line in lines)
+    }
 
 
 def imported_from(home: Path) -> str:
@@ -140,7 +144,7 @@ def verdict(mutation: Mutation, home: Path) -> tuple[bool, str]:
 def refresh(chosen: Iterable[Mutation], home: Path) -> None:
     """Writes patches again whose surroundings have changed."""
     for mutation in chosen:
-        apply(mutation, home, "-C1")
+        apply(mutation, home)
         pieces: list[str] = []
         for file in mutation.files:
             before, after = ((place / file).read_text().splitlines(keepends=True) for place in (ROOT, home))
@@ -171,7 +175,12 @@ def main() -> int:
             print(f"maka would come from {place} and not from the copy in {home}")
             return 1
         tests = sorted({test for mutation in chosen for test in mutation.tests})
-        if failed := failing(tests, home, compiled=False):
+        try:
+            failed = failing(tests, home, compiled=False)
+        except Broken as error:
+            print(error)
+            return 1
+        if failed:
             print("these fail without any patch:", *sorted(failed), sep="\n  ")
             return 1
         homes: queue.Queue[Path] = queue.Queue()

@@ -78,6 +78,18 @@ def test_pieces_are_dropped_first_then_others_and_the_end_stays() -> None:
     assert dropped == 3
 
 
+def test_a_piece_makes_room_for_what_cannot_be_had_again() -> None:
+    def fill(delivery: Delivery) -> None:
+        delivery.put(event("tool_start", 1))
+        delivery.put(delta("x"))
+        delivery.put(event("tool_start", 2))
+        delivery.put(event("tool_start", 3))
+
+    got, dropped = read(fill, limit=3)
+    assert [event.id for event in got] == ["e1", "e2", "e3"]
+    assert dropped == 1
+
+
 def test_an_error_is_told_behind_what_waits_and_once() -> None:
     async def main() -> None:
         delivery = Delivery()

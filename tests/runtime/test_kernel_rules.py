@@ -135,8 +135,7 @@ async def read(stream: TurnStream) -> list[SessionEvent]:
 
 
 async def failure_of(awaited: Any) -> BaseException:
-    outcomes: list[Any] = await asyncio.gather(awaited, return_exceptions=True)
-    failure = outcomes[0]
+    failure = (await asyncio.gather(awaited, return_exceptions=True))[0]
     assert isinstance(failure, BaseException), "it was to fail"
     return failure
 
@@ -390,6 +389,20 @@ async def test_a_stop_closes_the_interactions_while_the_backend_still_stops() ->
     await bench.over()
 
 
+@drawn
+async def test_what_a_backend_says_behind_the_end_is_dropped_and_is_no_failure() -> None:
+    bench = Bench([Never()], faults=Faults(late=[Wait(1), "late", Tool("x")]))
+    failed: list[str] = []
+    bench.kernel.subscribe(lambda event: failed.append(event.kind) if "failed" in event.kind else None)
+    stream = await bench.sent()
+    await bench.stop()
+    assert bench.of("tool/call") == bench.of("assistant/message") == []
+    await read(stream)
+    assert failed == []
+    assert bench.types()[-3:] == ["turn/end", "session/note", "run/settled"]
+    await bench.over()
+
+
 # ---------------------------------------------------------------- stops
 
 
@@ -572,6 +585,21 @@ async def test_a_journal_that_fails_stops_the_run_and_the_next_turn_opens_it_aga
     assert (first["kind"], first["failure_class"]) == ("failed", "journal_write_failed")
     assert second == {"kind": "completed"}
     await bench.over()
+
+
+@drawn
+async def test_a_backend_is_asked_for_nothing_more_behind_a_barrier_that_failed() -> None:
+    async def on_sync(journal: MemoryJournal) -> None:
+        if any(event.type == "tool/call" for event in unsynced(journal)):
+            raise JournalWriteError("no space")
+
+    asked: list[str] = []
+    call = {"call_id": "c1", "name": "x"}
+    bench = Bench(backend=lambda: Yielding([("step_start", {}), ("tool_start", call), ("step_end", {})], asked.append))
+    bench.journals.on_sync = on_sync
+    assert isinstance(await failure_of(read(bench.start())), JournalWriteError)
+    assert asked == ["step_start"]
+    await bench.kernel.aclose()
 
 
 # ---------------------------------------------------------------- consumers
