@@ -164,15 +164,21 @@ def repair_locked(
     The diagnosis is of what was found; its state has then taken in what was appended.
     """
     diagnosis, plan = prepare(path, salvage=salvage, cause=cause, logical=logical)
-    if not plan.empty:
-        home = Path(os.path.realpath(path))
-        apply(plan, diagnosis.source, home, disk)
-        for event in plan.events:
-            diagnosis.state.apply(event)
-        if home.name == JOURNAL:
-            with suppress(OSError):
-                snapshot.write(home.parent, diagnosis.state, head_after(diagnosis, plan), plan.verdict_after)
+    carry_out(plan, diagnosis, path, disk)
     return diagnosis, plan
+
+
+def carry_out(plan: RepairPlan, diagnosis: Diagnosis, path: Path, disk: Disk = REAL_DISK) -> None:
+    """Apply a plan that may be empty; the caller holds the lock. The state takes in what is appended."""
+    if plan.empty:
+        return
+    home = Path(os.path.realpath(path))
+    apply(plan, diagnosis.source, home, disk)
+    for event in plan.events:
+        diagnosis.state.apply(event)
+    if home.name == JOURNAL:
+        with suppress(OSError):
+            snapshot.write(home.parent, diagnosis.state, head_after(diagnosis, plan), plan.verdict_after)
 
 
 def report(path: Path, diagnosis: Diagnosis, plan: RepairPlan, *, dry_run: bool = False) -> RepairReport:

@@ -84,6 +84,16 @@ def judge(source: Source, result: ScanResult, state: State, name: str, further: 
     return Diagnosis(source, name, result, state, closing, findings, verdict_of(findings))
 
 
+def undamaged(source: Source, name: str, state: State, head: Mark) -> Diagnosis:
+    """The diagnosis of a journal that is as a writer leaves it up to its end, without its history: only what closers
+    settle. ``state`` is the fold up to ``head``, its newest event.
+    """
+    closing = plan_closers(state)
+    findings = FindingList(closing.findings)
+    result = ScanResult(head=head, next_seq=head.seq + 1, last_ts=state.last_ts)
+    return Diagnosis(source, name, result, state, closing, findings, verdict_of(findings))
+
+
 def _place(finding: Finding) -> tuple[bool, int]:
     """By offset where there is one, then by number."""
     if finding.offset is not None:

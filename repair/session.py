@@ -20,9 +20,9 @@ from ..journal.reader import JOURNAL, open_source, read_source, resolve
 from ..journal.scan import Consumer, Mark, ScanResult, scan
 from ..journal.source import BytesSource, Part
 from ..journal.state import State
-from .apply import RepairReport, examine, home_of, name_of, prepare, repair_locked, report
+from .apply import RepairReport, carry_out, examine, home_of, name_of, prepare, repair_locked, report
 from .closers import plan_closers
-from .plan import Diagnosis, appended_json, head_after, judge, pending_events
+from .plan import Diagnosis, appended_json, head_after, judge, pending_events, plan_repair, undamaged
 
 if TYPE_CHECKING:
     from ..journal.events import SessionHeader
@@ -297,7 +297,7 @@ def open_session(
 ) -> "JournalWriter":
     """Open a session for writing: lock, repair, and give the writer, which is a context manager and holds the lock.
 
-    Where a snapshot fits and nothing is to be repaired, only what follows the snapshot is read and checked.
+    Where a snapshot fits and what follows it is as a writer leaves it, only that is read and checked.
     ``repair=False`` puts only the bytes of a torn tail in order; planning a continuation reads the facts as the crash
     left them. ``cause`` is the failure class of turns that the repair closes. ``options`` are the writer's
     (``on_append``, ``clock``). Raises SessionNotFound, JournalLocked, JournalDamaged, JournalUnsupported,
@@ -309,7 +309,7 @@ def open_session(
 def recover(target: Target, root: Target | None = None, **options: Any) -> RepairReport | None:
     """``open_session`` and close again: what the repair did, or None where there was nothing to do.
 
-    Then no byte of the journal was written, and where a snapshot fits the history was not read either. Raises what
+    Then no byte of the journal was written. The history before a snapshot that fits is not read. Raises what
     ``open_session`` raises.
     """
     writer, done = _open(target, root, True, None, options)
@@ -325,13 +325,9 @@ def _open(
     path = resolve(target, root)
     home = home_of(path)
     lock = SessionLock.acquire(home.parent)
-    done = None
     try:
-        settled = _settled(home)
-        if settled is None:
-            state, head, done = _repaired(path, cause, logical)
-        else:
-            state, head = settled
+        found = _resumed(path, home, cause, logical) or _repaired(path, cause, logical)
+        state, head, done = found
     except BaseException:
         lock.release()
         raise
@@ -339,24 +335,38 @@ def _open(
     return writer, done
 
 
-def _settled(path: Path) -> tuple[State, Mark] | None:
-    """The fold and the head as a fitting snapshot gives them; None where there is none, or anything to be repaired."""
-    if path.name != JOURNAL:
+#: The fold and the head of a journal that was put in order, and what that did, if anything was looked for.
+_InOrder = tuple[State, Mark, RepairReport | None]
+
+
+def _resumed(path: Path, home: Path, cause: str | None, logical: bool) -> _InOrder | None:
+    """A journal with a fitting snapshot, behind which all is as a writer leaves it: nothing before is read. None where
+    there is none. The caller holds the lock.
+    """
+    if home.name != JOURNAL:
         return None
     from ..journal import snapshot
 
     try:
-        with open_source(path) as source:
-            resumed = snapshot.resume(source, path)
+        with open_source(home) as source:
+            resumed = snapshot.resume(source, home)
+            if resumed is None:
+                return None
+            state, head, _ = resumed
+            diagnosis = undamaged(source, name_of(path), state, head)
+            if not logical or not diagnosis.closing.drafts:
+                return state, head, None
+            plan = plan_repair(diagnosis, cause=cause)
+            if plan.refused is not None:
+                return None
+            carry_out(plan, diagnosis, path)
+            return state, head_after(diagnosis, plan), report(path, diagnosis, plan)
     except OSError:
         return None
-    if resumed is None or plan_closers(resumed[0]).drafts:
-        return None
-    return resumed[:2]
 
 
-def _repaired(path: Path, cause: str | None, logical: bool) -> tuple[State, Mark, RepairReport]:
-    """The fold and the head of a journal that was read as a whole and put in order; the caller holds the lock."""
+def _repaired(path: Path, cause: str | None, logical: bool) -> _InOrder:
+    """A journal that is read as a whole. The caller holds the lock."""
     diagnosis, plan = repair_locked(path, cause=cause, logical=logical)
     if plan.refused is not None:
         kind = {"damaged": JournalDamaged, "unsupported": JournalUnsupported}.get(diagnosis.verdict, JournalError)

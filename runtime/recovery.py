@@ -1,12 +1,12 @@
 """What a crash left open in one session is closed, if anything is: per session, idempotent, never in another's way."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Literal
 
 import attrs
 
 from ..journal.errors import JournalError, JournalLocked
+from ..journal.store import FileStore
 from ..journal.writer import wall_ms
 from ..repair import session
 
@@ -23,10 +23,10 @@ class Recovered:
     error: JournalError | None = None
 
 
-def recover(path: Path, session_id: str, *, clock: Callable[[], int] = wall_ms) -> Recovered:
+def recover(store: FileStore, session_id: str, *, clock: Callable[[], int] = wall_ms) -> Recovered:
     """Repairs the session if that is due. Blocks, and raises nothing."""
     try:
-        report = session.recover(path, clock=clock)
+        report = session.recover(store.path(session_id), clock=clock)
     except JournalLocked:
         return Recovered(session_id, "open")
     except JournalError as error:

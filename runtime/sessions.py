@@ -299,9 +299,7 @@ class SessionManager:
         """
         if self.kernel.status(session_id).open:
             return Recovered(session_id, "open")
-        found = await self._journals.alone(
-            session_id, lambda: recover(self._store.path(session_id), session_id, clock=self._clock)
-        )
+        found = await self._journals.alone(session_id, lambda: recover(self._store, session_id, clock=self._clock))
         if found.state == "repaired":
             self._lifecycle.tell("session_recovered", session_id, appended=found.appended)
         return found
