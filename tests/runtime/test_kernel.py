@@ -423,17 +423,28 @@ def test_a_backend_that_still_stops_is_not_sent_the_next_turn(seed: int) -> None
         await asyncio.sleep(1)
         backend.log.append("stopped")
 
-    bench = Bench(blocks, lingers)
+    async def steps(backend: FakeBackend, input: SendInput) -> AsyncIterator[SessionEvent]:
+        yield told(input, "step_start")
+        if input.turn_id == "t1":
+            await asyncio.sleep(0.5)
+        yield told(input, "step_end")
+        if input.turn_id == "t1":
+            await backend.released.wait()
+        yield told(input, "complete", stop_reason="end_turn")
+
+    async def fails_once(journal: MemoryJournal) -> None:
+        if journal.events[-1].type == "step/end" and "stop immediate" not in bench.built[0].log:
+            raise JournalWriteError("no space")
+
+    bench = Bench(steps, lingers)
+    bench.journals.on_sync = fails_once
 
     async def main() -> None:
-        stream = bench.kernel.start_turn("s1", text="go", turn_id="t1")
-        await anext(stream)
-        waiting = asyncio.ensure_future(bench.turn(turn_id="t2"))
-        await asyncio.sleep(0.5)
-        await stream.aclose()
-        await asyncio.sleep(0.5)
-        bench.built[-1].released.set()
-        await waiting
+        first = asyncio.gather(bench.turn(), return_exceptions=True)
+        await asyncio.sleep(0.2)
+        assert (await bench.turn(turn_id="t2"))[-1] == "complete"
+        (failure,) = await first
+        assert isinstance(failure, JournalWriteError)
         await bench.kernel.aclose()
 
     run(main(), seed)

@@ -248,7 +248,7 @@ class ChaosBackend:
                     raise asyncio.CancelledError
                 elif act == "question":
                     yield script.question()
-                    if self._watch.random.random() < 0.7:
+                    if self._watch.random.random() < 0.7 and not self._is_over(obeys, script.step_open):
                         await self._pause(self._watch.random.uniform(0, 3))
                 elif act == "steer":
                     leases = input.pull_steering()
