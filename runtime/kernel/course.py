@@ -256,7 +256,8 @@ class Course:
 
     def _tell(self, run: Run) -> None:
         run.telling = None
-        self._parts.spawn(self._told(run), "tell")
+        if run.ledger is not None and run.ledger.untold:
+            self._parts.spawn(self._told(run), "tell")
 
     async def _told(self, run: Run) -> None:
         assert run.ledger is not None
