@@ -15,7 +15,17 @@ import maka
 from maka.cli import exits
 from maka.journal import codec, events, findings, reader, shapes
 from support import documents
-from support.documents import CONFIGURATION, FORMAT, LIBRARY, RUNBOOK
+from support.documents import CONFIGURATION, EMBEDDING, FORMAT, LIBRARY, RUNBOOK
+
+DOCUMENTS = {
+    "format.md": FORMAT,
+    "runbook.md": RUNBOOK,
+    "library.md": LIBRARY,
+    "configuration.md": CONFIGURATION,
+    "embedding.md": EMBEDDING,
+}
+#: Those whose examples run one after the other, section by section.
+WITH_EXAMPLES = ("library.md", "configuration.md", "embedding.md")
 
 # ---------------------------------------------------------------- format.md: tables
 
@@ -112,9 +122,7 @@ def test_limits_are_the_code_s() -> None:
     assert str(codec.SUM_BYTES) + " bytes" in FORMAT
 
 
-@pytest.mark.parametrize(
-    "text", [FORMAT, RUNBOOK, LIBRARY, CONFIGURATION], ids=["format", "runbook", "library", "configuration"]
-)
+@pytest.mark.parametrize("text", DOCUMENTS.values(), ids=DOCUMENTS)
 def test_links_inside_a_document_lead_somewhere(text: str) -> None:
     anchors = {
         re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
@@ -212,7 +220,7 @@ def commands(text: str) -> set[str]:
     return {*inline, *fenced}
 
 
-@pytest.mark.parametrize("command", sorted(set().union(*map(commands, (FORMAT, RUNBOOK, LIBRARY, CONFIGURATION)))))
+@pytest.mark.parametrize("command", sorted(set().union(*map(commands, DOCUMENTS.values()))))
 def test_commands_that_documents_name_exist(command: str) -> None:
     words = [word for word in command.split() if not word.isupper()]
     path = [word for word in words[1:3] if re.fullmatch("[a-z]+", word)]
@@ -224,15 +232,15 @@ def test_commands_that_documents_name_exist(command: str) -> None:
         assert option.partition("=")[0] in helped.stdout, option
 
 
-# ---------------------------------------------------------------- library.md, configuration.md
+# ---------------------------------------------------------------- examples
 
 
 @pytest.mark.parametrize(
     ("name", "section"),
     [
         pytest.param(name, section, id=section.title)
-        for name, text in (("library.md", LIBRARY), ("configuration.md", CONFIGURATION))
-        for section in documents.sections(text)
+        for name in WITH_EXAMPLES
+        for section in documents.sections(DOCUMENTS[name])
     ],
 )
 def test_the_examples_of_a_section_run_one_after_the_other(

@@ -11,6 +11,7 @@ FORMAT = (DOCS / "format.md").read_text(encoding="utf-8")
 RUNBOOK = (DOCS / "runbook.md").read_text(encoding="utf-8")
 LIBRARY = (DOCS / "library.md").read_text(encoding="utf-8")
 CONFIGURATION = (DOCS / "configuration.md").read_text(encoding="utf-8")
+EMBEDDING = (DOCS / "embedding.md").read_text(encoding="utf-8")
 
 
 class Section(NamedTuple):
