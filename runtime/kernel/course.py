@@ -29,6 +29,8 @@ from .tasks import failure_of
 
 #: Seconds after which what a backend has said is made durable and told, if it says nothing more.
 _TOLD: Final = 0.002
+#: After so many events all others have their turn, a stop among them, although the backend never waits.
+_AT_ONCE: Final = 32
 #: Characters of a failure's message in the journal.
 _MESSAGE: Final = 2_000
 #: A response that the journal refuses is the provider's; any other event is the backend's.
@@ -169,8 +171,14 @@ class Course:
         stream = generation.backend.send(self._input(run))
         ready = getattr(stream, "ready", None)
         try:
+            taken = 0
             async for event in stream:
-                await self._take(run, [event] if ready is None else [event, *ready()])
+                events = [event] if ready is None else [event, *ready()]
+                await self._take(run, events)
+                taken += len(events)
+                if taken >= _AT_ONCE:
+                    taken = 0
+                    await asyncio.sleep(0)
         finally:
             close = getattr(stream, "aclose", None)
             if close is not None:
