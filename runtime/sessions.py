@@ -305,9 +305,17 @@ class SessionManager:
         return found
 
     async def recover_interrupted_sessions(self) -> Recoveries:
-        """``recover`` for every session of the root, one after the other."""
+        """``recover`` for every session of the root, one after the other.
+
+        One whose snapshot fits and says that it is in order is not opened.
+        """
         rows = await _in_thread(self._store.list)
-        return [await self.recover(row["session_id"]) for row in rows]
+        return [
+            Recovered(row["session_id"], "unchanged")
+            if row["verdict"] == "healthy"
+            else await self.recover(row["session_id"])
+            for row in rows
+        ]
 
     # ------------------------------------------------------------ within
 

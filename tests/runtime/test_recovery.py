@@ -98,6 +98,7 @@ def test_what_a_killed_process_left_open_is_closed_once_and_goes_on(root: Path) 
     once = files_of(root)
     for name, raw in crashed.items():
         assert once[name].startswith(raw), f"{name} lost bytes"
+    assert once["sessions/done/journal.jsonl"] == crashed["sessions/done/journal.jsonl"]
     assert go(recovered(root)) == dict.fromkeys(("asks", "done", "talks", "tool"), "unchanged")
     assert files_of(root) == once
 
@@ -145,7 +146,8 @@ def test_a_damaged_and_a_locked_session_keep_no_other_from_its_recovery(root: Pa
 
     async def main() -> None:
         async with managing(root, playing("on")) as manager:
-            with maka.open_session("talks", root=root):
+            with maka.open_session("talks", root=root) as journal:
+                journal.append_durable(maka.SessionNote(kind="busy"))
                 found = {one.session_id: one for one in await manager.recover_interrupted_sessions()}
             assert states(list(found.values())) == {
                 "asks": "failed",
@@ -288,8 +290,9 @@ def test_its_cost_does_not_grow_with_finished_history(
             patch.setattr(FileSource, "read", counting_read)
             patch.setattr(State, "apply", counting_apply)
             assert go(recovered(root)) == {"s": "repaired" if open_turn else "unchanged"}
-        # Its last lines are looked at, and what a snapshot does not know of is folded.
+        # Of one that was cut off the last lines are looked at, and what its snapshot does not know of is folded.
         assert sum(read) < size
+        assert bool(folded) == open_turn
         costs.append((len(folded), sum(read)))
         assert maka.inspect("s", root=root).verdict == "healthy"
     (few, little), (many, much) = costs
