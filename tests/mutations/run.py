@@ -86,9 +86,9 @@ def apply(mutation: Mutation, home: Path, *options: str) -> None:
         raise Broken(f"the patch does not apply: {done.stderr.strip()}")
 
 
-def restore(mutation: Mutation, home: Path) -> None:
+def restore(mutation: Mutation, whole: Path, home: Path) -> None:
     for file in mutation.files:
-        shutil.copy2(ROOT / file, home / file)
+        shutil.copy2(whole / file, home / file)
 
 
 def failing(tests: Sequence[str], home: Path, *, compiled: bool = True) -> set[str]:
@@ -126,15 +126,15 @@ def imported_from(home: Path) -> str:
     return subprocess.run(command, cwd=home.parent, env=env, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def verdict(mutation: Mutation, home: Path) -> tuple[bool, str]:
-    """Is the rule watched, and a line that says so, or what is wrong."""
+def verdict(mutation: Mutation, whole: Path, home: Path) -> tuple[bool, str]:
+    """Is the rule watched, and a line that says so, or what is wrong. ``home`` is as ``whole`` before and after."""
     try:
         apply(mutation, home)
         failed = failing(mutation.tests, home)
     except Broken as error:
         return False, f"WRONG  {mutation.name}: {error}"
     finally:
-        restore(mutation, home)
+        restore(mutation, whole, home)
     if passed := [test for test in mutation.tests if test not in failed]:
         return False, f"PASSED {mutation.name}: {mutation.rule} | {', '.join(passed)} did not notice"
     names = ", ".join(test.rpartition("::")[2] for test in mutation.tests)
@@ -149,7 +149,7 @@ def refresh(chosen: Iterable[Mutation], home: Path) -> None:
         for file in mutation.files:
             before, after = ((place / file).read_text().splitlines(keepends=True) for place in (ROOT, home))
             pieces += difflib.unified_diff(before, after, f"a/{file}", f"b/{file}")
-        restore(mutation, home)
+        restore(mutation, ROOT, home)
         path = HERE / f"{mutation.name}.patch"
         said = path.read_text().partition("--- a/")[0]
         path.write_text(said + "".join(pieces))
@@ -167,16 +167,16 @@ def main() -> int:
             print(f"{mutation.name}: {mutation.rule}")
         return 0
     with tempfile.TemporaryDirectory() as scratch:
-        home = copy(Path(scratch) / "whole")
+        whole = copy(Path(scratch) / "whole")
         if options.refresh:
-            refresh(chosen, home)
+            refresh(chosen, whole)
             return 0
-        if (place := Path(imported_from(home))).parent.resolve() != home.resolve():
-            print(f"maka would come from {place} and not from the copy in {home}")
+        if (place := Path(imported_from(whole))).parent.resolve() != whole.resolve():
+            print(f"maka would come from {place} and not from the copy in {whole}")
             return 1
         tests = sorted({test for mutation in chosen for test in mutation.tests})
         try:
-            failed = failing(tests, home, compiled=False)
+            failed = failing(tests, whole, compiled=False)
         except Broken as error:
             print(error)
             return 1
@@ -185,12 +185,12 @@ def main() -> int:
             return 1
         homes: queue.Queue[Path] = queue.Queue()
         for number in range(AT_ONCE):
-            homes.put(Path(shutil.copytree(home, Path(scratch) / str(number) / "maka")))
+            homes.put(Path(shutil.copytree(whole, Path(scratch) / str(number) / "maka")))
 
         def run(mutation: Mutation) -> tuple[bool, str]:
             home = homes.get()
             try:
-                return verdict(mutation, home)
+                return verdict(mutation, whole, home)
             finally:
                 homes.put(home)
 

@@ -40,7 +40,7 @@ from maka.runtime.kernel.authority import InteractionRequest, RunIdentity
 from maka.runtime.kernel.generations import Deadlines
 from maka.runtime.kernel.kernel import RuntimeKernel
 from maka.runtime.kernel.stream import TurnStream
-from maka.runtime.lifecycle import Lifecycle
+from maka.runtime.lifecycle import Lifecycle, LifecycleEvent
 from maka.runtime.session_events import SessionEvent
 from support.memory_journals import MemoryJournal, MemoryJournals, check_legal
 from support.seeded_loop import run
@@ -416,6 +416,23 @@ async def test_stops_share_one_attempt_and_its_error() -> None:
     assert [row.stops for row in bench.built] == [[("user_stop", "immediate")]]
     assert len(bench.of("turn/stop_requested")) == 1
     await bench.over()
+
+
+def test_a_stop_in_the_last_moment_before_the_send_keeps_it_from_being_entered() -> None:
+    # Only on a loop that keeps the order of what is ready it is certain which moment that is.
+    async def main() -> None:
+        def heard(event: LifecycleEvent) -> None:
+            if event.kind == "run_started":
+                asyncio.get_running_loop().call_soon(bench.stop)
+
+        bench = Bench([Never()], interaction_authority=None)
+        bench.kernel.subscribe(heard)
+        await read(bench.start())
+        assert [row.sends for row in bench.built] == [0]
+        assert [reason["kind"] for reason in bench.ends()] == ["aborted"]
+        await bench.over()
+
+    asyncio.run(main())
 
 
 @drawn
