@@ -9,13 +9,18 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ...journal.errors import InvalidEvent, JournalError
-from ...journal.events import JsonObject
 from ..backends.base import SendInput, text_of
-from ..errors import KernelClosed, RuntimeInteractionInvariantError, SessionArchived
+from ..errors import (
+    InteractionRefused,
+    KernelClosed,
+    RuntimeFailure,
+    RuntimeInteractionInvariantError,
+    SessionArchived,
+)
 from ..ledger import Ledger
-from ..model import ModelError
+from ..lifecycle import log
 from ..progress import beginning
-from ..session_events import BARRIERS, END_OF, SessionEvent
+from ..session_events import BARRIERS, SessionEvent
 from .asking import KIND_OF
 from .authority import RunIdentity
 from .backends import Backends, check
@@ -24,32 +29,24 @@ from .failures import combine
 from .generations import Generation
 from .idle import Idle
 from .parts import Parts
+from .reasons import MISSING, Misbehaved, check_event, failed, raised, refused, said
 from .run import Cancelled, Run
-from .tasks import failure_of
+from .tasks import failure_of, foreign
 
 #: Seconds after which what a backend has said is made durable and told, if it says nothing more.
 _TOLD: Final = 0.002
 #: After so many events all others have their turn, a stop among them, although the backend never waits.
 _AT_ONCE: Final = 32
-#: Characters of a failure's message in the journal.
-_MESSAGE: Final = 2_000
-#: A response that the journal refuses is the provider's; any other event is the backend's.
-_OF_RESPONSE: Final = frozenset(
-    {"assistant_message", "text_delta", "thinking_delta", "text_complete", "thinking_complete", "token_usage"}
-)
-_MISSING: Final[JsonObject] = {
-    "kind": "failed",
-    "failure_class": "missing_terminal_event",
-    "message": "the backend's stream ended without saying how the turn ended",
-}
+#: Events after which others get their turn.
+_SHARE: Final = 32
+#: Behind these a backend goes on to do something. They are not taken any more once the turn has its end.
+_BEGINNINGS: Final = BARRIERS - {"tool_result"}
+#: Is the backend between two steps behind this?
+_STEP: Final = {"step_start": False, "steering_message": False, "step_end": True}
 
 
-class _Misbehaved(Exception):
-    """The backend yielded what cannot be taken."""
-
-    def __init__(self, failure_class: str, message: str) -> None:
-        super().__init__(message)
-        self.failure_class = failure_class
+class _Over(Exception):
+    """The turn has its end: the backend is asked for nothing more."""
 
 
 class Course:
@@ -61,16 +58,31 @@ class Course:
 
     async def drive(self, run: Run) -> None:
         try:
+            await self._drive(run)
+        except asyncio.CancelledError:
+            raise  # the kernel closes, and cuts the run off
+        except BaseException as error:
+            log.exception("run %s of session %s failed unforeseen", run.identity.run_id, run.identity.session_id)
+            self._cut(run, error)
+            raise
+
+    async def _drive(self, run: Run) -> None:
+        try:
             await self._prepare(run)
         except Cancelled:
             self._unbind(run)
+            if run.failures:
+                self._parts.say(run, "run_ended", reason=None, error=run.failures[0])
             return
         except Exception as error:
             self._unbind(run)
             if not run.cancelled:
+                failure = combine("the start failed in several ways", [error, *run.failures])
+                assert failure is not None
                 leave(run)
-                run.started.set_exception(error)
-                run.exit(error)
+                run.started.set_exception(failure)
+                run.exit(failure)
+                self._idle.tidy()
             return
         try:
             await self._begin(run)
@@ -79,10 +91,12 @@ class Course:
             run.failures.append(error)
             run.lost = True
             run.started.set_exception(error)
-        except Exception as error:
+        except BaseException as error:
+            if _is_own(error):
+                raise
             run.failures.append(error)
-            run.claim_terminal("event", _failed("start_failed", error))
-            run.started.set_exception(error)
+            run.claim_terminal("event", failed("start_failed", f"{type(error).__name__}: {error}"))
+            run.started.set_exception(foreign(error))
         else:
             run.started.set_result(None)
             await self._stream(run)
@@ -97,12 +111,16 @@ class Course:
         while True:
             check(run)
             await self._parts.activation(lambda: self._backends.reserve(run))
+            if run.generation is None:
+                raise RuntimeFailure(
+                    f"the activation of session {entry.session_id} did not await its operation; mend what wraps it"
+                )
             await entry.until(lambda: run.cancelled or entry.runs[0] is run)
             check(run)
             session = await self._entries.opened(entry)
             check(run)
             # The fence, and nothing waits from here on until the batch is handed over.
-            if run.generation is entry.generation and run.generation is not None and run.generation.phase == "active":
+            if run.generation is entry.generation and run.generation.usable:
                 break
         if session.journal.state.session.value("archived"):
             raise SessionArchived(f"session {entry.session_id} is archived; take it out again before it gets a turn")
@@ -110,6 +128,7 @@ class Course:
         if self._parts.message_authority is not None:
             run.messages = self._parts.message_authority.bind_run(identity)
             _same(run.messages, identity)
+            check(run)
         drafts = beginning(
             session.conversation,
             turn_id=identity.turn_id,
@@ -129,11 +148,19 @@ class Course:
             run_id=identity.run_id,
             new_id=self._parts.new_id,
             now=self._parts.now,
+            live_text=self._parts.live_text,
         )
         run.session = session
-        run.ledger.begin(drafts)
-        run.generation.runs += 1
+        # From here on a stop waits for the start: it comes too late to cancel it.
         run.begun = True
+        run.generation.runs += 1
+        try:
+            run.ledger.begin(drafts)
+        except BaseException:
+            run.begun = False
+            run.lost = True
+            run.generation.leave()
+            raise
 
     async def _begin(self, run: Run) -> None:
         assert run.ledger is not None
@@ -146,39 +173,44 @@ class Course:
 
     async def _stream(self, run: Run) -> None:
         generation = run.generation
-        if run.claimant is not None:
-            return  # a stop came first: nothing is sent
-        if generation is None or generation is not run.entry.generation or generation.phase != "active":
-            run.claim_terminal("event", _failed("start_failed", RuntimeError("its backend was replaced meanwhile")))
-            return
-        run.sent = True
-        run.pump = self._parts.spawn(self._pump(run, generation), f"stream of run {run.identity.run_id}")
-        await asyncio.wait({run.pump})
+        assert generation is not None
+        error: BaseException | None = None
+        # A stop may have come first: then nothing is sent.
+        if run.claimant is None:
+            if generation is not run.entry.generation or generation.phase != "active":
+                text = "the backend was given up between the start and the send; send the message again"
+                run.claim_terminal("event", failed("start_failed", text))
+            else:
+                run.sent = True
+                run.pump = self._parts.spawn(self._pump(run, generation), f"stream of run {run.identity.run_id}")
+                await asyncio.wait({run.pump})
+                error = failure_of(run.pump)
         run.stream_ended = True
         run.entry.changed()
-        error = failure_of(run.pump)
         if isinstance(error, JournalError) and not isinstance(error, InvalidEvent):
             self.journal_failed(run, error)
         elif error is not None and not run.lost:
             self._parts.say(run, "backend_failed", error=error)
             if isinstance(error, RuntimeInteractionInvariantError):
                 run.failures.append(error)
-        run.claim_terminal("event", _MISSING if error is None else _failed(_class_of(error), error))
+        run.claim_terminal("event", MISSING if error is None else raised(error))
 
     async def _pump(self, run: Run, generation: Generation) -> None:
         if run.claimant is not None:
-            return  # a stop came in between: nothing is sent
+            run.sent = False  # a stop came in between
+            return
         stream = generation.backend.send(self._input(run))
         ready = getattr(stream, "ready", None)
+        taken = 0
         try:
-            taken = 0
             async for event in stream:
-                events = [event] if ready is None else [event, *ready()]
-                await self._take(run, events)
-                taken += len(events)
-                if taken >= _AT_ONCE:
-                    taken = 0
+                await self._take(run, [event] if ready is None else [event, *ready()])
+                taken += 1
+                if taken % _SHARE == 0:
+                    # One that yields on and on without ever waiting must not keep everybody else waiting.
                     await asyncio.sleep(0)
+        except _Over:
+            pass
         finally:
             close = getattr(stream, "aclose", None)
             if close is not None:
@@ -208,71 +240,64 @@ class Course:
         )
 
     async def _take(self, run: Run, events: Sequence[SessionEvent]) -> None:
-        """Journals what the backend said; where it may act on that, makes it durable first."""
+        """Journals what the backend said; where it may act on that, makes it durable first. Raises _Over."""
         ledger = run.ledger
         assert ledger is not None
         barrier = False
         for event in events:
-            kind = getattr(event, "kind", None)
-            if kind == "complete":
-                self._completed(run, event)
-            elif kind == "error":
-                run.reported_error = event.data
-            elif kind == "abort":
-                run.abort_source = str(event.data.get("source", "backend"))
-            elif kind in KIND_OF:
-                await run.asking.yielded(event)
-            else:
-                self._journal(run, ledger, event)
-                barrier = barrier or kind in BARRIERS
+            check_event(event, run.identity.turn_id)
+            if ledger.sealed and event.kind in _BEGINNINGS:
+                raise _Over
+            await self._event(run, ledger, event)
+            barrier = barrier or event.kind in BARRIERS
+            if event.kind == "complete":
+                break
         if barrier:
             await ledger.barrier()
-        elif ledger.untold and run.telling is None:
-            run.telling = asyncio.get_running_loop().call_later(_TOLD, self._tell, run)
+        elif ledger.untold and not run.telling:
+            run.tell_at(asyncio.get_running_loop().call_later(_TOLD, self._tell, run))
         if run.claimant == "event":
             await run.end()
 
-    def _journal(self, run: Run, ledger: Ledger, event: SessionEvent) -> None:
-        if not isinstance(event, SessionEvent):
-            raise _Misbehaved("backend_invalid_event", f"the backend yielded a {type(event).__name__}")
-        try:
-            ledger.take(event)
-        except InvalidEvent as error:
-            kind = "provider_invalid_response" if event.kind in _OF_RESPONSE else "backend_invalid_event"
-            raise _Misbehaved(kind, f"{event.kind} cannot be taken: {error}") from error
-        if event.kind in ("step_start", "step_end"):
-            run.step_ended = event.kind == "step_end"
-            run.entry.changed()
+    async def _event(self, run: Run, ledger: Ledger, event: SessionEvent) -> None:
+        match event.kind:
+            case "complete":
+                run.claim_terminal("event", said(event.data["stop_reason"], run.reported_error, run.abort_source))
+            case "error":
+                run.reported_error = event.data
+            case "abort":
+                run.abort_source = str(event.data.get("source", "backend"))
+            case kind if kind in KIND_OF:
+                if run.claimant is None:
+                    await self._ask(run, event)
+            case kind:
+                try:
+                    ledger.take(event)
+                except InvalidEvent as error:
+                    raise refused(kind, error) from error
+                if kind in _STEP:
+                    run.step_ended = _STEP[kind]
+                    run.entry.changed()
 
-    def _completed(self, run: Run, event: SessionEvent) -> None:
-        stop_reason = event.data.get("stop_reason")
-        kind = END_OF.get(stop_reason) if isinstance(stop_reason, str) else None
-        reason: JsonObject
-        if kind == "aborted":
-            reason = {"kind": kind, "source": run.abort_source}
-        elif kind is None or kind == "failed":
-            said = run.reported_error
-            failure_class = said.get("failure_class") or (stop_reason if kind is None else None)
-            reason = {
-                "kind": "failed",
-                "failure_class": str(failure_class or "backend_error"),
-                "message": str(said.get("message", ""))[:_MESSAGE],
-            }
-        else:
-            reason = {"kind": kind}
-        run.claim_terminal("event", reason)
+    async def _ask(self, run: Run, event: SessionEvent) -> None:
+        try:
+            await run.asking.yielded(event)
+        except InteractionRefused as error:
+            if error.code != "run_closed":
+                raise Misbehaved("interaction_refused", str(error)) from error
 
     def _tell(self, run: Run) -> None:
-        run.telling = None
-        if run.ledger is not None and run.ledger.untold:
-            self._parts.spawn(self._told(run), "tell")
+        self._parts.spawn(self._told(run), "tell")
 
     async def _told(self, run: Run) -> None:
         assert run.ledger is not None
         try:
-            await run.ledger.barrier()
+            if run.ledger.untold:
+                await run.ledger.barrier()
         except JournalError as error:
             self.journal_failed(run, error)
+        finally:
+            run.telling = False
 
     def journal_failed(self, run: Run, error: JournalError) -> None:
         """Nothing more is written, so nothing more may happen: the backend is stopped and its stream closed."""
@@ -281,11 +306,13 @@ class Course:
             return
         run.lost = True
         run.failures.append(error)
-        run.claim_terminal("event", _failed("journal_write_failed", error))
+        run.claim_terminal("event", failed("journal_write_failed", str(error)))
         run.watch_exit()
         if run.pump is not None and not run.pump.done():
             run.pump.cancel()
-            self._parts.spawn(self._stop_unwritten(run), "stop after a failed write")
+            if run.claimant == "event":
+                # Else a stop has told its backend, or will.
+                self._parts.spawn(self._stop_unwritten(run), "stop after a failed write")
 
     def degrade(self, run: Run, error: JournalError) -> None:
         assert run.session is not None
@@ -309,6 +336,7 @@ class Course:
             await run.end()
         except JournalError:
             pass  # it is among the run's failures
+        await run.responded()
         self._unbind(run)
         failures = combine(f"cleaning up run {run.identity.run_id} failed in several ways", run.failures)
         if not run.lost:
@@ -324,19 +352,26 @@ class Course:
         leave(run)
         run.exit(failures)
         self._backends.retire(entry)
-        self._idle.tidy()
+        self._idle.tidy(entry)
 
     def cut_off(self, run: Run) -> None:
         """The kernel has closed, and the run is not over: those who wait for it must not wait for ever."""
-        self._unbind(run)
-        leave(run)
-        error = KernelClosed(
-            f"the kernel was closed before run {run.identity.run_id} of session {run.identity.session_id} was over; "
-            "what is in the journal is safe, open the session again to see it"
+        self._cut(
+            run,
+            KernelClosed(
+                f"the kernel was closed before run {run.identity.run_id} of session {run.identity.session_id} was "
+                "over; what is in the journal is safe, open the session again to see it"
+            ),
         )
+
+    def _cut(self, run: Run, error: BaseException) -> None:
+        self._unbind(run)
+        if run in run.entry.runs and run.begun and run.generation is not None:
+            run.generation.leave()
+        leave(run)
         if not run.started.done():
-            run.started.set_exception(error)
-        run.exit(error)
+            run.started.set_exception(foreign(error))
+        run.exit(foreign(error))
 
     def _unbind(self, run: Run) -> None:
         if run.messages is not None:
@@ -361,12 +396,7 @@ def _same(owner: Any, identity: RunIdentity) -> None:
         )
 
 
-def _failed(failure_class: str, error: BaseException) -> JsonObject:
-    text = str(error) if isinstance(error, _Misbehaved | ModelError) else f"{type(error).__name__}: {error}"
-    return {"kind": "failed", "failure_class": failure_class, "message": text[:_MESSAGE]}
-
-
-def _class_of(error: BaseException) -> str:
-    if isinstance(error, _Misbehaved):
-        return error.failure_class
-    return error.kind if isinstance(error, ModelError) else "backend_error"
+def _is_own(error: BaseException) -> bool:
+    """Is this task cancelled, or did what it called raise that by itself?"""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
