@@ -111,6 +111,8 @@ class ChaosBackend:
         self.stop_calls: list[tuple[StopReason, StopMode]] = []
         self.disposals = 0
         self.stop_failed = False
+        #: What its stop and its disposal have raised, and when.
+        self.raised: list[tuple[float, ChaosError]] = []
         self._watch = watch
         self._new_id = new_id
         self._stopped = self._after_step = self._disposed = False
@@ -143,7 +145,7 @@ class ChaosBackend:
             self.stop_failed = True
             if random.random() < 0.5:
                 self._told(mode)
-            raise ChaosError("stop")
+            raise self._raising("stop")
         if watch.may("stop hangs", 0.2):
             if random.random() < 0.5:
                 self._told(mode)
@@ -165,7 +167,7 @@ class ChaosBackend:
             watch.undisposed.add(self.session_id)
             if random.random() < 0.5:
                 self._give_up()
-            raise ChaosError("dispose")
+            raise self._raising("dispose")
         if watch.may("dispose hangs", 0.3):
             if random.random() < 0.5:
                 self._give_up()
@@ -183,6 +185,11 @@ class ChaosBackend:
             raise ChaosError("respond")
         self._answers.append(response)
         self._wake()
+
+    def _raising(self, what: str) -> ChaosError:
+        error = ChaosError(what)
+        self.raised.append((asyncio.get_running_loop().time(), error))
+        return error
 
     async def _for_ever(self, then: str) -> None:
         try:

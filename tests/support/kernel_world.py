@@ -92,6 +92,8 @@ class World:
         self._opened: set[str] = set()
         #: Sends that went on when the kernel closed the journal: their runs cannot be settled.
         self._unsettled: set[tuple[str, str]] = set()
+        #: When the newest attempt began.
+        self._attempted: dict[str, float] = {}
         self._real: JournalInteractions | None = None
         self._hostile: ChaosAuthority | None = None
         self._messages: ChaosMessages | None = None
@@ -144,6 +146,7 @@ class World:
             watch.stopping.add(event.data["turn_id"])
             if session_id in self._attempts:
                 watch.wrong(f"two attempts to stop {session_id} at once")
+            self._attempted[session_id] = asyncio.get_running_loop().time()
             self._attempts[session_id] = asyncio.get_running_loop().create_future()
         elif event.kind == "stop_settled":
             error = event.data["error"]
@@ -169,6 +172,10 @@ class World:
         for backend in self._backends:
             if backend.session_id == session_id and backend.stop_failed and backend.disposals != 1:
                 self.watch.wrong(f"a backend of {session_id} failed to stop and was disposed {backend.disposals} times")
+            told = [] if error is None else list(leaves(error))
+            for at, failure in backend.raised if backend.session_id == session_id else ():
+                if at > self._attempted[session_id] and failure not in told:
+                    self.watch.wrong(f"a stop of {session_id} did not tell that {failure} had failed: {error!r}")
 
     # ------------------------------------------------------------ a life
 
@@ -517,6 +524,8 @@ class World:
             events = [event for event in self.journals.events(client.session_id) if _of(event.data, client.turn_id)]
             if isinstance(error, TurnCancelled) and events:
                 self.watch.wrong(f"{client.turn_id} was cancelled before it began and left {events}")
+            if isinstance(error, TurnCancelled) and client.error not in (None, error):
+                self.watch.wrong(f"{client.turn_id} was cancelled before it began and told {client.error!r}")
             if error is None and not events:
                 self.watch.wrong(f"{client.turn_id} has started and left nothing")
             self._look_at_told(client, [event.type for event in events])

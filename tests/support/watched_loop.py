@@ -14,7 +14,7 @@ from maka.runtime.session_events import SessionEvent
 from maka.runtime.steps import Options
 from maka.runtime.tools import ToolContext, ToolFailed, ToolOutput
 
-from .chaos_backend import Watch
+from .chaos_backend import ChaosError, Watch
 
 
 class WatchedLoop:
@@ -25,6 +25,7 @@ class WatchedLoop:
     def __init__(self, watch: Watch, context: BackendContext) -> None:
         self.session_id = context.session_id
         self.disposals = 0
+        self.raised: list[tuple[float, ChaosError]] = []
         self._watch = watch
         self._loop = LoopBackend(
             _DrawnModel(watch), [_DrawnTool(watch)], Options(retry=RetryPolicy()), context, chance=watch.random.random
