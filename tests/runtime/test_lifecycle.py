@@ -112,13 +112,12 @@ def test_a_backend_that_is_given_up_and_the_quarantine(tmp_path: Path) -> None:
     async def main() -> None:
         manager = SessionManager(
             tmp_path,
-            app=App(backends={"b": scripted_backend([Never()], faults=broken)}, default_backend="b"),
+            app=App(backends={"b": scripted_backend([["Well", Never()]], faults=broken)}, default_backend="b"),
             deadlines=Deadlines(exit=0.1, dispose=0.1, grace=0.01),
         )
         await manager.create(session_id="s")
         ear = Ear(manager)
-        stream = manager.send("s", "hello")
-        await stream.started()
+        await until(manager.send("s", "hello"), "text_delta")
         with pytest.raises(RuntimeError) as caught:
             await manager.stop("s")
         assert "backend_failed" in ear.kinds

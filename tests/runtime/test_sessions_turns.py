@@ -18,6 +18,7 @@ from maka.runtime.errors import BackendUnknown, SessionQuarantined
 from maka.runtime.journals import FileJournals
 from maka.runtime.kernel.generations import Deadlines
 from maka.runtime.scripted import Fail, Say, ScriptedModel, Wait
+from maka.runtime.sessions import SessionManager
 from support.legal import assert_legal
 from support.managed import app_of, data_of, go, managing, playing, said, told, types_of, until
 
@@ -313,28 +314,28 @@ def test_a_backend_that_cannot_be_built_is_told_and_leaves_nothing(tmp_path: Pat
 def test_a_quarantined_session_says_so_and_others_go_on(tmp_path: Path) -> None:
     async def main() -> None:
         broken = Faults(stop_error=RuntimeError("no"), ignore_stop=True, ignore_dispose=True)
-        script = scripted_backend(lambda sent: Never() if sent.session_id == "bad" else "fine", faults=broken)
-        async with managing(tmp_path, script, deadlines=Deadlines(exit=0.2, dispose=0.2, grace=0.01)) as manager:
-            await manager.create(session_id="bad")
-            await manager.create(session_id="good")
-            stream = manager.send("bad", "go")
-            await stream.started()
-            with pytest.raises(RuntimeError, match=r"^no$") as first:
-                await manager.stop("bad")
-            with pytest.raises(SessionQuarantined) as caught:
-                await told(manager.send("bad", "again"))
-            assert "try again when it has" in str(caught.value)
-            assert not caught.value.permanent
-            status = manager.status("bad")
-            assert status.quarantined is not None
-            assert "failed to stop (no)" in status.quarantined
-            assert said(await told(manager.send("good", "go"))) == ["fine"]
-            [note] = [note for note in data_of(tmp_path, "bad", "session/note") if note["kind"] == "quarantine"]
-            assert "failed to stop (no)" in note["text"]
-            assert data_of(tmp_path, "bad", "turn/end")[0]["reason"]["kind"] == "aborted"
-            with pytest.raises(RuntimeError) as last:
-                await manager.aclose()
-            assert last.value is first.value
+        script = scripted_backend(lambda sent: ["Well", Never()] if sent.session_id == "bad" else "fine", faults=broken)
+        deadlines = Deadlines(exit=0.2, dispose=0.2, grace=0.01)
+        manager = SessionManager(tmp_path, app=app_of(script), deadlines=deadlines)
+        await manager.create(session_id="bad")
+        await manager.create(session_id="good")
+        await until(manager.send("bad", "go"), "text_delta")
+        with pytest.raises(RuntimeError, match=r"^no$") as first:
+            await manager.stop("bad")
+        with pytest.raises(SessionQuarantined) as caught:
+            await told(manager.send("bad", "again"))
+        assert "try again when it has" in str(caught.value)
+        assert not caught.value.permanent
+        status = manager.status("bad")
+        assert status.quarantined is not None
+        assert "failed to stop (no)" in status.quarantined
+        assert said(await told(manager.send("good", "go"))) == ["fine"]
+        [note] = [note for note in data_of(tmp_path, "bad", "session/note") if note["kind"] == "quarantine"]
+        assert "failed to stop (no)" in note["text"]
+        assert data_of(tmp_path, "bad", "turn/end")[0]["reason"]["kind"] == "aborted"
+        with pytest.raises(RuntimeError) as last:
+            await manager.aclose()
+        assert last.value is first.value
 
     go(main())
 
