@@ -1,16 +1,22 @@
 """What a program can meet at the runtime, one closed family. Every message says what happened and what to do."""
 
+from typing import Final
+
 
 class RuntimeFailure(Exception):
     """Base of the family. What a journal raises is a JournalError instead."""
 
 
 class SessionBusy(RuntimeFailure):
-    """Something is open or queued in the session, and what was asked needs it to be at rest (code ``session_busy``)."""
+    """Something is open or queued in the session, and what was asked needs it to be at rest."""
+
+    code: Final = "session_busy"
 
 
 class SessionArchived(RuntimeFailure):
-    """The session is archived: it takes no turns until it is taken out again (code ``session_archived``)."""
+    """The session is archived: it takes no turns until it is taken out again."""
+
+    code: Final = "session_archived"
 
 
 class SessionQuarantined(RuntimeFailure):

@@ -101,6 +101,8 @@ class Steps:
             steered = done > 0 and await self._steer()
             if end is not None and not steered:
                 return end
+            if self.stopped():
+                break
             end = await self._step()
             if end == "max_tokens":
                 return end

@@ -35,11 +35,12 @@ _RESPONDER: Final[dict[InteractionKind, str]] = {
 class RunInteractions:
     """The requests of one run. What a backend is given to ask with."""
 
-    def __init__(self, run: "Run") -> None:
+    def __init__(self, run: "Run", new_id: Callable[[], str]) -> None:
         self._run = run
+        self._new_id = new_id
         self._closed = False
         self._waiting: dict[str, Callable[[JsonObject], None]] = {}
-        self.new_id: Callable[[], str]
+        self._asked: set[asyncio.Future[JsonObject]] = set()
 
     async def ask(self, kind: InteractionKind, request: JsonObject) -> JsonObject:
         """See ``backends.base.Interactions``."""
@@ -49,8 +50,12 @@ class RunInteractions:
             if not outcome.done():
                 outcome.set_result(value)
 
-        await self._open(self.new_id(), kind, request, settle)
-        return await outcome
+        self._asked.add(outcome)
+        try:
+            await self._open(self._new_id(), kind, request, settle)
+            return await outcome
+        finally:
+            self._asked.discard(outcome)
 
     async def yielded(self, event: SessionEvent) -> None:
         """A request that the backend yielded: shown once it is durable, answered through the backend's responder."""
@@ -67,7 +72,7 @@ class RunInteractions:
         interaction_id = event.data["interaction_id"]
 
         def settle(outcome: JsonObject) -> None:
-            self._run.respond(respond({"interaction_id": interaction_id, "outcome": outcome}), name)
+            self._run.respond(respond, {"interaction_id": interaction_id, "outcome": outcome})
 
         await self._open(interaction_id, kind, request, settle)
 
@@ -105,6 +110,13 @@ class RunInteractions:
     def close(self) -> None:
         """Nothing is asked any more."""
         self._closed = True
+
+    def abandon(self, error: BaseException) -> None:
+        """There will be no durable outcome: whoever waits for one is told why."""
+        self._waiting.clear()
+        for outcome in self._asked:
+            if not outcome.done():
+                outcome.set_exception(error)
 
     def settle(self, reason: ClosureReason) -> None:
         """The closures are durable; whoever waits still, goes on with them."""

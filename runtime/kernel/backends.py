@@ -14,6 +14,7 @@ from .entry import Entry
 from .generations import Generation
 from .parts import Parts
 from .run import Cancelled, Run
+from .tasks import failure_of, foreign
 
 #: Characters of the reason in the journal.
 _REASON: Final = 2_000
@@ -36,14 +37,19 @@ class Backends:
             if generation is None:
                 if entry.building is None:
                     entry.building = self._parts.spawn(self._build(entry), "build backend")
-                run.generation = await asyncio.shield(entry.building)
-            elif generation.phase == "active" and not (generation.stale and not generation.runs):
+                building = entry.building
+                await asyncio.wait({building})
+                if (failure := failure_of(building)) is not None:
+                    raise foreign(failure)
+            elif generation.usable or (generation.phase == "active" and generation.runs):
+                # One that is to be replaced is looked at again when it is free.
                 run.generation = generation
                 return
             else:
                 await entry.until(partial(_moved, run, generation))
 
-    async def _build(self, entry: Entry) -> Generation:
+    async def _build(self, entry: Entry) -> None:
+        invalidations = entry.invalidations
         try:
             session = entry.open
             assert session is not None
@@ -62,12 +68,19 @@ class Backends:
             if isinstance(backend, Awaitable):
                 backend = await backend
             self._generations += 1
-            entry.generation = Generation(self._generations, backend, self._parts.deadlines, self._parts.spawn)
+            entry.generation = Generation(
+                self._generations,
+                f"backend {name!r} of session {entry.session_id}",
+                backend,
+                self._parts.deadlines,
+                self._parts.spawn,
+            )
+            entry.generation.stale = entry.invalidations != invalidations
             self._parts.lifecycle.tell("backend_built", entry.session_id, backend=name, generation=self._generations)
-            return entry.generation
         finally:
             entry.building = None
             entry.changed()
+        self.retire(entry)
 
     def retire(self, entry: Entry) -> None:
         """A backend that is not used any more makes room for the next."""
@@ -100,8 +113,8 @@ class Backends:
             return
         await run.generation.fail(
             BackendTimeout(
-                f"send() went on for {self._parts.deadlines.exit:g} s after the end of turn {run.identity.turn_id}; "
-                "its backend is given up, mend it or give it more time"
+                f"send() of {run.generation.name} went on for {self._parts.deadlines.exit:g} s after the end of turn "
+                f"{run.identity.turn_id}; the backend is given up, mend it or give it more time"
             )
         )
         await self.settle(run)
@@ -110,9 +123,10 @@ class Backends:
         """After a backend was given up: is the session quarantined?"""
         entry, generation = run.entry, run.generation
         assert generation is not None
-        self._parts.lifecycle.tell(
-            "backend_failed", entry.session_id, generation=generation.number, error=generation.failure
-        )
+        if generation.noted is None:
+            self._parts.lifecycle.tell(
+                "backend_failed", entry.session_id, generation=generation.number, error=generation.failure
+            )
         if generation.disposal_failure is None and not run.exited:
             gone = self._parts.spawn(entry.until(lambda: run.exited), "grace")
             await asyncio.wait({gone}, timeout=self._parts.deadlines.grace)
@@ -124,10 +138,11 @@ class Backends:
         entry.changed()
 
     async def _quarantine(self, entry: Entry, run: Run | None) -> None:
-        """Leaves word in the journal: after a restart people should know that something was left running."""
-        refusal = entry.quarantine()
-        if refusal is None:
+        """Leaves word in the journal, once: after a restart people should know that something was left running."""
+        refusal, generation = entry.quarantine(), entry.generation
+        if refusal is None or generation is None or generation.noted == refusal.permanent:
             return
+        generation.noted = refusal.permanent
         self._parts.lifecycle.tell("session_quarantined", entry.session_id, permanent=refusal.permanent, error=refusal)
         session = self._entries.usable(entry.session_id)
         if session is None:
@@ -151,5 +166,4 @@ def check(run: Run) -> None:
 def _moved(run: Run, generation: Generation) -> bool:
     """Is it worth looking again at a generation that could not be used?"""
     entry = run.entry
-    usable = generation.phase == "active" and not generation.stale
-    return run.cancelled or entry.generation is not generation or usable or entry.quarantine() is not None
+    return run.cancelled or entry.generation is not generation or generation.usable or entry.quarantine() is not None

@@ -37,8 +37,8 @@ from .tasks import failure_of, foreign
 _TOLD: Final = 0.002
 #: After so many events all others have their turn, a stop among them, although the backend never waits.
 _AT_ONCE: Final = 32
-#: Events after which others get their turn.
-_SHARE: Final = 32
+#: After so many events all others have their turn, a stop among them, although the backend never waits.
+_AT_ONCE: Final = 32
 #: Behind these a backend goes on to do something. They are not taken any more once the turn has its end.
 _BEGINNINGS: Final = BARRIERS - {"tool_result"}
 #: Is the backend between two steps behind this?
@@ -204,10 +204,11 @@ class Course:
         taken = 0
         try:
             async for event in stream:
-                await self._take(run, [event] if ready is None else [event, *ready()])
-                taken += 1
-                if taken % _SHARE == 0:
-                    # One that yields on and on without ever waiting must not keep everybody else waiting.
+                events = [event] if ready is None else [event, *ready()]
+                await self._take(run, events)
+                taken += len(events)
+                if taken >= _AT_ONCE:
+                    taken = 0
                     await asyncio.sleep(0)
         except _Over:
             pass

@@ -6,12 +6,14 @@ from typing import Final
 
 import attrs
 
+from ..errors import RuntimeFailure
 from ..session_events import DELTAS, SessionEvent
 
 #: Events kept for a consumer that does not read.
 LIMIT: Final = 1_024
-#: Characters of live text kept in one piece; what comes is then put into the next.
+#: Characters of live text kept in one piece, what comes is then put into the next; and kept in all.
 MERGED: Final = 64 * 1024
+MOST: Final = 4 * 1024 * 1024
 #: What ends a turn is never dropped.
 _KEPT: Final = frozenset({"complete", "error", "abort"})
 
@@ -39,6 +41,7 @@ class Delivery:
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
         self._waiting: deque[_Waiting] = deque()
+        self._size = 0
         self._reader: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
         self._closed = False
@@ -47,11 +50,12 @@ class Delivery:
     def put(self, event: SessionEvent) -> None:
         if self._closed:
             return
-        if not self._merged(event):
-            if len(self._waiting) >= self._limit:
-                self._drop()
-            text = event.data["text"] if event.kind in DELTAS else ""
-            self._waiting.append(_Waiting(event, size=len(text)))
+        size = len(event.data["text"]) if event.kind in DELTAS else 0
+        if len(self._waiting) >= self._limit or self._size + size > MOST:
+            self._drop()
+        if not self._merged(event, size):
+            self._waiting.append(_Waiting(event, size=size))
+        self._size += size
         self._wake()
 
     def close(self, error: BaseException | None = None) -> None:
@@ -68,20 +72,24 @@ class Delivery:
                     raise error
                 return None
             if self._reader is not None:
-                raise RuntimeError("a turn's events have one reader; two waited for the next at the same time")
+                raise RuntimeFailure(
+                    "two wait for the next event of one turn at the same time; let one read, and share what it gets"
+                )
             self._reader = asyncio.get_running_loop().create_future()
             try:
                 await self._reader
             finally:
                 self._reader = None
-        return self._waiting.popleft().whole()
+        waiting = self._waiting.popleft()
+        self._size -= waiting.size
+        return waiting.whole()
 
     def take_error(self) -> BaseException | None:
         """The error that nobody was told of yet; it is told by this."""
         error, self._error = self._error, None
         return error
 
-    def _merged(self, event: SessionEvent) -> bool:
+    def _merged(self, event: SessionEvent, size: int) -> bool:
         if event.kind not in DELTAS or not self._waiting:
             return False
         last = self._waiting[-1]
@@ -93,7 +101,7 @@ class Delivery:
         ):
             return False
         last.more.append(event.data["text"])
-        last.size += len(event.data["text"])
+        last.size += size
         return True
 
     def _drop(self) -> None:
@@ -104,6 +112,7 @@ class Delivery:
         )
         index = next((i for i in droppable if i is not None), None)
         if index is not None:
+            self._size -= self._waiting[index].size
             del self._waiting[index]
             self.dropped += 1
 

@@ -29,6 +29,11 @@ class Entries:
             entry = self._entries[session_id] = Entry(session_id)
         return entry
 
+    def used(self, entry: Entry) -> None:
+        """It is the one that was used last."""
+        if self._entries.pop(entry.session_id, None) is not None:
+            self._entries[entry.session_id] = entry
+
     def forget(self, entry: Entry) -> None:
         self._entries.pop(entry.session_id, None)
 
@@ -80,6 +85,10 @@ class Entries:
         try:
             await self._parts.journals.close(session)
             self._parts.lifecycle.tell("session_closed", entry.session_id)
+        except JournalError as error:
+            if entry.degraded is None:
+                self._parts.lifecycle.tell("session_degraded", entry.session_id, error=error)
+            raise
         finally:
             entry.closing = None
             entry.changed()

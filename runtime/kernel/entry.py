@@ -27,6 +27,8 @@ class Entry:
         self.degraded: JournalError | None = None
         self.generation: Generation | None = None
         self.building: asyncio.Task[Generation] | None = None
+        #: How often its backend was to be replaced.
+        self.invalidations = 0
         self.runs: list[Run] = []
         self.attempt: StopAttempt | None = None
         #: Others than runs that use the journal just now.
@@ -58,12 +60,13 @@ class Entry:
 
     @property
     def idle(self) -> bool:
-        return not self.runs and self.attempt is None and not self.users and self.opening is None
+        used = (self.attempt, self.opening, self.building)
+        return not self.runs and not self.users and all(one is None for one in used)
 
     @property
     def forgettable(self) -> bool:
         """Does it hold nothing that the next one to ask would miss?"""
-        held = (self.open, self.closing, self.generation, self.building, self.degraded)
+        held = (self.open, self.closing, self.generation, self.degraded)
         return self.idle and all(one is None for one in held)
 
     def quarantine(self) -> SessionQuarantined | None:

@@ -46,13 +46,17 @@ class Generation:
     its disposal raised. ``runs``: how many are on it and have not exited.
     """
 
-    def __init__(self, number: int, backend: Backend, deadlines: Deadlines, spawn: Spawn) -> None:
+    def __init__(self, number: int, name: str, backend: Backend, deadlines: Deadlines, spawn: Spawn) -> None:
         self.number = number
+        #: For sentences: which backend of which session.
+        self.name = name
         self.backend = backend
         self.phase: Phase = "active"
         self.runs = 0
         #: It is to be replaced once nothing runs on it.
         self.stale = False
+        #: Word of its quarantine was left; True where it is permanent.
+        self.noted: bool | None = None
         self.failure: BaseException | None = None
         self.disposal_failure: BaseException | None = None
         self._deadlines = deadlines
@@ -63,6 +67,11 @@ class Generation:
         self._raised: BaseException | None = None
         #: Calls of its stop that have not returned.
         self._stops = 0
+
+    @property
+    def usable(self) -> bool:
+        """May a run be begun on it?"""
+        return self.phase == "active" and not self.stale
 
     def moves(self, what: str) -> None:
         self.phase = _NEXT.get((self.phase, what), self.phase)
@@ -135,6 +144,13 @@ class Generation:
             self._disposal = self._spawn(self._dispose(), "dispose backend")
         await asyncio.shield(self._disposal)
 
+    async def disposed(self) -> None:
+        """Waits for a disposal that is under way."""
+        if self._failing is not None:
+            await asyncio.shield(self._failing)
+        if self._disposal is not None:
+            await asyncio.shield(self._disposal)
+
     async def _dispose(self) -> None:
         self.disposal_failure = await self._bounded(self.backend.dispose, "dispose", self._deadlines.dispose)
         self.moves("disposed" if self.disposal_failure is None else "dispose failed")
@@ -156,9 +172,9 @@ class Generation:
         if not task.done():
             task.cancel()
             return BackendTimeout(
-                f"the backend's {what}() did not return within {seconds:g} s; "
-                "the backend is given up, mend it or give it more time"
+                f"{what}() did not return within {seconds:g} s, and {self.name} is given up; "
+                "mend it, or give it more time"
             )
         if task.cancelled():
-            return RuntimeFailure(f"the backend's {what}() cancelled itself; mend the backend")
+            return RuntimeFailure(f"{what}() of {self.name} cancelled itself; mend the backend")
         return task.exception()

@@ -15,10 +15,18 @@ class Idle:
         self._backends = backends
         self._most = most
 
-    def tidy(self) -> None:
-        """Closes sessions that nothing runs in, the longest idle first, beyond those that may stay open."""
-        idle = [entry for entry in self._entries if entry.idle and entry.open is not None]
-        for entry in idle[: max(0, len(idle) - self._most)]:
+    def tidy(self, used: Entry | None = None) -> None:
+        """Closes sessions that nothing runs in, the longest idle first, beyond those that may stay open.
+
+        ``used`` was used until now. Of one that could not even be opened nothing is kept.
+        """
+        if used is not None:
+            self._entries.used(used)
+        idle = [entry for entry in self._entries if entry.idle]
+        for entry in [entry for entry in idle if entry.forgettable]:
+            self._entries.forget(entry)
+        held = [entry for entry in idle if not entry.forgettable]
+        for entry in held[: max(0, len(held) - self._most)]:
             if entry.quarantine() is None:
                 self._parts.spawn(self.close(entry), f"close session {entry.session_id}")
 

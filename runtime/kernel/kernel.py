@@ -62,7 +62,8 @@ class RuntimeKernel:
     ``journals`` gives the sessions, ``backends`` what runs them, ``tools`` what a backend is offered for its model.
     ``interaction_authority`` answers questions, ``message_authority`` hands out messages for running turns.
     ``run_backend_activation`` wraps the reservation of a backend. ``new_id``, ``now`` (Unix ms) and ``deadlines`` are
-    replaced in tests. At most ``keep_open`` sessions stay open with nothing running.
+    replaced in tests. Without ``live_text`` nothing is journalled of a text while it streams. At most ``keep_open``
+    sessions stay open with nothing running.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class RuntimeKernel:
         now: Callable[[], int] = _now,
         deadlines: Deadlines | None = None,
         tools: Sequence[Tool] = (),
+        live_text: bool = True,
         keep_open: int = 32,
     ) -> None:
         self.lifecycle = lifecycle or Lifecycle()
@@ -92,12 +94,13 @@ class RuntimeKernel:
             now=now,
             deadlines=deadlines or Deadlines(),
             tools=tools,
+            live_text=live_text,
         )
         self._entries = Entries(self._parts)
         self._backends = Backends(self._parts, self._entries)
         self._idle = Idle(self._parts, self._entries, self._backends, keep_open)
         self._course = Course(self._parts, self._entries, self._backends, self._idle)
-        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------ turns
 
@@ -128,12 +131,12 @@ class RuntimeKernel:
             content=content if content is not None else [text_block(text or "")],
             message={"quotes": quotes, "attachments": attachments},
             max_steps=max_steps,
+            new_id=self._parts.new_id,
             deadlines=self._parts.deadlines,
             spawn=self._parts.spawn,
             overdue=self._backends.overdue,
             degrade=self._course.degrade,
         )
-        run.asking.new_id = self._parts.new_id
         return TurnStream(run, self._claim, self._abandon)
 
     def stop_session(
@@ -150,6 +153,9 @@ class RuntimeKernel:
 
         ``immediate`` while ``after_step`` is in flight escalates it.
         """
+        into_journal: tuple[object, object] = (source, stop_id or "")
+        if not all(isinstance(text, str) for text in into_journal):
+            raise TypeError("source and stop_id of a stop must be texts: they go into the journal")
         entry = self._entries.find(session_id)
         if entry is None:
             return self._done(None)
@@ -210,7 +216,7 @@ class RuntimeKernel:
         finally:
             entry.users -= 1
             entry.changed()
-            self._idle.tidy()
+            self._idle.tidy(entry)
 
     def opened(self, session_id: str) -> OpenSession | None:
         """The session if it is open here and its journal has not failed."""
@@ -252,7 +258,8 @@ class RuntimeKernel:
         entry = self._entries.find(session_id)
         if entry is not None and (entry.runs or entry.attempt is not None):
             turns = ", ".join(run.identity.turn_id for run in entry.runs)
-            raise SessionBusy(f"session {session_id} is busy with turn {turns}; stop it or wait for its end")
+            doing = f"busy with turn {turns}; stop it or wait for its end" if turns else "being stopped; wait for that"
+            raise SessionBusy(f"session {session_id} is {doing}")
 
     async def release(self, session_id: str) -> None:
         """Closes the session here, so that another process can open it. Raises SessionBusy, JournalError."""
@@ -276,6 +283,8 @@ class RuntimeKernel:
         idle = []
         entries = [entry for entry in self._entries if session_id in (None, entry.session_id)]
         for entry in entries:
+            # One that is being built was asked for before this.
+            entry.invalidations += 1
             generation = entry.generation
             if generation is not None and generation.phase in ("active", "stopping"):
                 generation.stale = True
@@ -290,13 +299,16 @@ class RuntimeKernel:
             raise failure
 
     async def aclose(self, *, source: str = "shutdown") -> None:
-        """Stops every turn, disposes every backend, closes every journal. Raises what failed; a second call nothing.
+        """Stops every turn, disposes every backend, closes every journal. Raises what failed, to all who call it.
 
-        A backend that hangs is given its deadlines, then left.
+        A backend that hangs is given its deadlines, then left. Not from inside of ``async with kernel.session(…)``.
         """
-        if self._closed:
-            return
-        self._closed = True
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close(source), name="close the kernel")
+            self._closing.add_done_callback(seen)
+        await asyncio.shield(self._closing)
+
+    async def _close(self, source: str) -> None:
         stops = [self.stop_session(entry.session_id, source=source) for entry in self._entries]
         failures = [failure for failure in await asyncio.gather(*stops, return_exceptions=True) if failure is not None]
         exits = [self._parts.spawn(entry.until(entry.is_unused), "exit") for entry in self._entries]
@@ -304,9 +316,12 @@ class RuntimeKernel:
             await asyncio.wait(exits, timeout=self._parts.deadlines.exit + self._parts.deadlines.dispose)
         try:
             await self.invalidate_cached_backends()
-        except BaseException as error:
+        except Exception as error:
             failures.append(error)
         for entry in self._entries:
+            if entry.generation is not None:
+                # One that is being given up just now.
+                await entry.generation.disposed()
             if entry.opening is not None:
                 await asyncio.wait({entry.opening})
             try:
@@ -331,7 +346,7 @@ class RuntimeKernel:
     # ------------------------------------------------------------ a start
 
     def _claim(self, run: Run) -> None:
-        if self._closed:
+        if self._closing is not None:
             run.exit(self._is_closed())
             run.started.set_exception(self._is_closed())
             return
@@ -360,7 +375,6 @@ class RuntimeKernel:
             mode=mode,
             reason=reason,
             stop_id=stop_id or self._parts.new_id(),
-            new_id=self._parts.new_id,
             deadlines=self._parts.deadlines,
             spawn=self._parts.spawn,
         )
@@ -390,8 +404,11 @@ class RuntimeKernel:
             attempt.future.set_exception(failure)
         self._idle.tidy()
 
-    async def _abandon(self, run: Run) -> None:
+    def _abandon(self, run: Run) -> "asyncio.Task[None]":
         """The consumer goes away."""
+        return self._parts.spawn(self._abandoned(run), f"abandon run {run.identity.run_id}")
+
+    async def _abandoned(self, run: Run) -> None:
         entry = run.entry
         if not run.begun:
             if not run.exited:
@@ -415,7 +432,7 @@ class RuntimeKernel:
             self._course.journal_failed(entry.current, error)
 
     def _refuse_closed(self) -> None:
-        if self._closed:
+        if self._closing is not None:
             raise self._is_closed()
 
     def _is_closed(self) -> KernelClosed:

@@ -36,6 +36,7 @@ class Parts:
     now: Callable[[], int]
     deadlines: Deadlines
     tools: Sequence[Tool]
+    live_text: bool
     tasks: Tasks = attrs.Factory(Tasks)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from typing import Any, Literal
 
 from ...journal.errors import JournalError
 from ...journal.events import Blocks, Draft, JsonObject
-from ..errors import RuntimeInteractionFailStopError
+from ..errors import BackendTimeout, RuntimeInteractionFailStopError
 from ..journals import OpenSession
 from ..ledger import Ledger
 from ..session_events import SessionEvent
+from ..tasks import all_done
 from .asking import RunInteractions
 from .authority import ClosureReason, InteractionOwner, MessageOwner, RunIdentity
 from .delivery import Delivery
@@ -18,6 +19,7 @@ from .generations import Deadlines, Generation, Spawn
 from .tasks import seen
 
 Claimant = Literal["event", "stop"]
+Responder = Callable[[JsonObject], Awaitable[Any]]
 
 
 class Cancelled(Exception):
@@ -42,6 +44,7 @@ class Run:
         content: Blocks,
         message: JsonObject,
         max_steps: int | None,
+        new_id: Callable[[], str],
         deadlines: Deadlines,
         spawn: Spawn,
         overdue: "Callable[[Run], None]",
@@ -62,16 +65,19 @@ class Run:
         self.session: OpenSession | None = None
         self.owner: InteractionOwner | None = None
         self.messages: MessageOwner | None = None
-        self.asking = RunInteractions(self)
+        self.asking = RunInteractions(self, new_id)
         self.begun = False
         self.cancelled = False
         self.sent = False
         self.step_ended = False
         self.stream_ended = False
         self.exited = False
-        #: Its turn's end could not be written.
+        #: Its journal failed, or its begin was refused: nothing more of it is written.
         self.lost = False
-        self.telling: asyncio.TimerHandle | None = None
+        #: What was said is being made durable and told, or will soon be.
+        self.telling = False
+        self._tell_handle: asyncio.TimerHandle | None = None
+        self._responses: set[asyncio.Task[None]] = set()
         self.claimant: Claimant | None = None
         self.reason: JsonObject | None = None
         #: What the backend said of its end before it ended.
@@ -162,21 +168,38 @@ class Run:
         if error is None:
             for event in self._held:
                 self.delivery.put(event)
-        for handle in (self._watch, self.telling):
+        for handle in (self._watch, self._tell_handle):
             if handle is not None:
                 handle.cancel()
         self.delivery.close(error)
 
-    def respond(self, answered: "Awaitable[None]", name: str) -> None:
-        """Hands an outcome to the backend's responder."""
-        self._spawn(self._respond(answered, name), name)
+    def tell_at(self, handle: asyncio.TimerHandle) -> None:
+        self.telling, self._tell_handle = True, handle
 
-    async def _respond(self, answered: "Awaitable[None]", name: str) -> None:
+    def respond(self, responder: Responder, response: JsonObject) -> None:
+        """Hands an outcome to the backend's responder."""
+        task = self._spawn(self._respond(responder, response), "respond")
+        self._responses.add(task)
+        task.add_done_callback(self._responses.discard)
+
+    async def _respond(self, responder: Responder, response: JsonObject) -> None:
         try:
-            await answered
+            await responder(response)
         except Exception as error:
-            error.add_note(f"raised by the backend's {name}()")
             self.failures.append(error)
+
+    async def responded(self) -> None:
+        """Waits for the responders, which have the time that a stop has."""
+        if self._responses:
+            _, late = await asyncio.wait(set(self._responses), timeout=self._deadlines.stop)
+            for task in late:
+                task.cancel()
+                self.failures.append(
+                    BackendTimeout(
+                        f"a responder of the backend of session {self.identity.session_id} did not return within "
+                        f"{self._deadlines.stop:g} s; mend the backend"
+                    )
+                )
 
     async def _end(self) -> None:
         try:
@@ -191,8 +214,9 @@ class Run:
             self.failures.append(error)
             self.lost = True
             self._degrade(self, error)
+            # Whoever waits for an outcome must not wait for ever: there will be none.
+            self.asking.abandon(error)
             if self.claimant == "stop" and self.pump is not None:
-                # It may wait for an outcome, and there will be none.
                 self.pump.cancel()
             raise
         finally:
@@ -217,6 +241,8 @@ class Run:
             Draft("interaction/resolved", {"interaction_id": waiting.interaction_id, "outcome": outcome})
             for waiting in session.journal.state.interactions.of_run(self.identity.run_id)
         ]
+        # A tool's result that could not be written may be written yet.
+        await all_done(ledger.second_try)
         ledger.end(self.reason, before=closures)
         await ledger.barrier()
 

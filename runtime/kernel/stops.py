@@ -1,7 +1,6 @@
 """One attempt to stop a run, shared by all who ask: backend and interactions side by side, then the turn's end."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -27,7 +26,6 @@ class StopAttempt:
         mode: StopMode,
         reason: StopReason,
         stop_id: str,
-        new_id: Callable[[], str],
         deadlines: Deadlines,
         spawn: Spawn,
     ) -> None:
@@ -38,7 +36,6 @@ class StopAttempt:
         self._reason = reason
         self._source = source
         self._escalated = asyncio.Event()
-        self._new_id = new_id
         self._deadlines = deadlines
         self._spawn = spawn
         #: Requests to stop that are not in the journal yet: id, source, mode.

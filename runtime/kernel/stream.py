@@ -1,6 +1,7 @@
 """What a consumer of a turn holds: its events to read, and a way to stop it. No I/O."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Callable
 from types import TracebackType
 
 from ...journal.events import JsonObject
@@ -18,12 +19,12 @@ class TurnStream:
     ``complete`` what failed while it was cleaned up. A start that was stopped before it began just ends.
     """
 
-    def __init__(self, run: Run, start: Callable[[Run], None], close: Callable[[Run], Awaitable[None]]) -> None:
+    def __init__(self, run: Run, start: Callable[[Run], None], close: Callable[[Run], "asyncio.Task[None]"]) -> None:
         self._run = run
         self._start = start
         self._close = close
         self._begun = False
-        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def session_id(self) -> str:
@@ -66,10 +67,15 @@ class TurnStream:
         await self._run.has_started()
 
     async def aclose(self) -> None:
-        """Stops the turn if it has not ended, and waits for it. Raises what failed; joins a stop that is in flight."""
-        if not self._closed:
-            self._closed = self._begun = True
-            await self._close(self._run)
+        """Stops the turn if it has not ended, and waits for it. Raises what failed; joins a stop that is in flight.
+
+        Everybody who closes it meanwhile is told the same; a call after that does nothing.
+        """
+        self._begun = True
+        if self._closing is None:
+            self._closing = self._close(self._run)
+        if not self._closing.done():
+            await asyncio.shield(self._closing)
 
     async def __aenter__(self) -> "TurnStream":
         self._begin()

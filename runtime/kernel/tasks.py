@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from ..errors import RuntimeFailure
+
 
 class Tasks:
     def __init__(self) -> None:
@@ -32,6 +34,13 @@ def seen(future: "asyncio.Future[Any]") -> None:
     """Marks its failure as seen: it is told where it is waited for, and nobody has to wait."""
     if not future.cancelled():
         future.exception()
+
+
+def foreign(error: BaseException) -> BaseException:
+    """The failure as others may be told it: a cancellation that somebody else raised is a failure like any other."""
+    if isinstance(error, asyncio.CancelledError):
+        return RuntimeFailure("something that the kernel called cancelled itself; mend it so that it returns or raises")
+    return error
 
 
 def failure_of(future: "asyncio.Future[Any]") -> BaseException | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from maka.runtime.errors import RuntimeFailure
 from maka.runtime.kernel.delivery import MERGED, Delivery
 from maka.runtime.session_events import SessionEvent
 
@@ -124,7 +125,7 @@ def test_there_is_one_reader() -> None:
         delivery = Delivery()
         first = asyncio.ensure_future(delivery.get())
         await asyncio.sleep(0)
-        with pytest.raises(RuntimeError, match="one reader"):
+        with pytest.raises(RuntimeFailure, match="let one read"):
             await delivery.get()
         delivery.close()
         assert await first is None

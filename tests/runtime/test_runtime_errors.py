@@ -157,7 +157,8 @@ async def a_session_whose_backend_is_gone(place: Place) -> BaseException:
 
 @meets(
     errors.BackendTimeout,
-    r"the backend's stop\(\) did not return within 0\.1 s; the backend is given up, mend it or give it more time",
+    r"stop\(\) did not return within 0\.1 s, and backend 'scripted' of session s1 is given up; "
+    r"mend it, or give it more time",
 )
 async def a_backend_that_does_not_stop(place: Place) -> BaseException:
     async with place.manager(Never(), faults=Faults(stop_delay=60)) as manager:
@@ -173,7 +174,7 @@ async def a_backend_that_does_not_stop(place: Place) -> BaseException:
     return error
 
 
-@meets(errors.RuntimeFailure, r"the backend's stop\(\) cancelled itself; mend the backend")
+@meets(errors.RuntimeFailure, r"stop\(\) of backend 'scripted' of session s1 cancelled itself; mend the backend")
 async def a_backend_that_cancels_its_own_stop(place: Place) -> BaseException:
     failure: Any = asyncio.CancelledError()
     async with place.manager(Never(), faults=Faults(stop_error=failure)) as manager:
