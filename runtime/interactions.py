@@ -20,6 +20,7 @@ from .interaction_shapes import is_same, misfit, outcome_of, requested, wrong_ki
 from .journals import OpenSession
 from .kernel.authority import ClosureReason, InteractionRequest, RunIdentity
 from .lifecycle import Lifecycle, log
+from .tasks import seen
 
 Settle = Callable[[JsonObject], None]
 #: Of a session, and of a run or an interaction in it.
@@ -65,6 +66,12 @@ class JournalInteractions:
             raise RuntimeInteractionInvariantError(
                 f"run {identity.run_id} is bound and its session {identity.session_id} is not open; open it first"
             )
+        # Those of a journal that failed, whose end could not be written, are not released.
+        self._owners = {
+            held: owner
+            for held, owner in self._owners.items()
+            if held[0] != identity.session_id or owner.lives_in(session)
+        }
         owner = self._owners[key] = RunOwner(self, identity, session)
         return owner
 
@@ -226,6 +233,9 @@ class RunOwner:
     @property
     def closed(self) -> bool:
         return self._reason is not None
+
+    def lives_in(self, session: OpenSession) -> bool:
+        return self._session is session
 
     async def accept_user_question_request(self, request: InteractionRequest) -> None:
         """See InteractionOwner. The same request again waits for the same outcome, without a second event.
@@ -395,14 +405,9 @@ def _append(session: OpenSession, type_: str, data: JsonObject) -> Event:
 
 def _start(work: "Coroutine[Any, Any, Any]") -> "asyncio.Task[Any]":
     task = asyncio.get_running_loop().create_task(work)
-    task.add_done_callback(_look)
+    # Whoever wanted it may have been cancelled; it was told to the owner, where it matters.
+    task.add_done_callback(seen)
     return task
-
-
-def _look(task: "asyncio.Task[Any]") -> None:
-    """Whoever wanted it may have been cancelled; it was told to the owner, where it matters."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _conflict(what: str) -> InteractionRefused:

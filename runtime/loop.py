@@ -2,17 +2,17 @@
 
 import asyncio
 import random
-import time
-import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Literal
 
 import attrs
 
 from ..journal.events import Blocks, JsonObject
+from ..journal.writer import wall_ms
+from .backends.base import StopMode
 from .conversation import Conversation
 from .dispatch import Authorize
+from .ids import new_id
 from .ledger import Ledger
 from .model import ModelAdapter, ModelError
 from .progress import beginning
@@ -20,16 +20,6 @@ from .record import Journal, Publish, SessionEvent
 from .steps import Options, Steps, reason_of
 from .tasks import all_done
 from .tools.base import Tool, text_block
-
-Mode = Literal["immediate", "after_step"]
-
-
-def _new_id() -> str:
-    return uuid.uuid4().hex
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _tell_nobody(event: SessionEvent) -> None:
@@ -44,10 +34,10 @@ class Stop:
     """Asks a turn to stop; may be asked again, to escalate. Use it from the event loop's thread."""
 
     def __init__(self) -> None:
-        self._asked: list[tuple[str, Mode, str | None]] = []
+        self._asked: list[tuple[str, StopMode, str | None]] = []
         self._changed = asyncio.Event()
 
-    def request(self, source: str = "user", *, mode: Mode = "immediate", stop_id: str | None = None) -> None:
+    def request(self, source: str = "user", *, mode: StopMode = "immediate", stop_id: str | None = None) -> None:
         """Returns at once; the turn ends as soon as it can. ``after_step`` lets the current step finish.
 
         A ``stop_id`` that was given before is the same request again: it counts only where it escalates.
@@ -95,8 +85,8 @@ class Loop:
     options: Options = attrs.Factory(Options)
     authorize: Authorize | None = None
     publish: Publish = _tell_nobody
-    new_id: Callable[[], str] = _new_id
-    now: Callable[[], int] = _now
+    new_id: Callable[[], str] = new_id
+    now: Callable[[], int] = wall_ms
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     chance: Callable[[], float] = random.random
 
@@ -256,4 +246,4 @@ class _Turn:
             self._ledger.stop_requested(stop_id or self._loop.new_id(), source, mode)
 
 
-__all__ = ["Loop", "Mode", "Options", "Stop", "TurnOutcome"]
+__all__ = ["Loop", "Options", "Stop", "TurnOutcome"]

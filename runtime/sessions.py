@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -14,6 +13,7 @@ from ..journal.writer import Hook, wall_ms
 from .app.definition import App
 from .backends.base import BackendRegistry, StopMode
 from .errors import ForkRefused, SessionBusy
+from .ids import new_id
 from .interactions import JournalInteractions
 from .journals import FileJournals, OpenSession
 from .kernel.authority import RuntimeMessageAuthority
@@ -39,10 +39,6 @@ _INHERITED: Final = ("cwd", "backend", "model", "permission_mode", "connection",
 _TOOL_BOUNDARY: Final = "t1_after_preflight_v1"
 
 
-def _new_id() -> str:
-    return uuid.uuid4().hex
-
-
 class SessionManager:
     """The sessions below one root, run with one app. Use it from one event loop, with ``async with``.
 
@@ -61,7 +57,7 @@ class SessionManager:
         deadlines: Deadlines | None = None,
         on_append: Hook | None = None,
         clock: Callable[[], int] = wall_ms,
-        new_id: Callable[[], str] = _new_id,
+        new_id: Callable[[], str] = new_id,
         keep_open: int = 32,
     ) -> None:
         self._app = app
@@ -366,6 +362,7 @@ class SessionManager:
         values: JsonObject = {}
         opened: set[str] = set()
         found: tuple[JsonObject, JsonObject] | None = None
+        ended = False
         for event in self._store.read(session_id):
             if event.seq == before:
                 break
@@ -378,16 +375,18 @@ class SessionManager:
                 opened.add(data["turn_id"])
             elif event.type == "turn/end":
                 opened.discard(data["turn_id"])
+                ended = True
                 if data["turn_id"] == turn_id and not opened:
                     return {"seq": event.seq, "sum": event.sum}, values
-            if not opened:
+            if ended and not opened:
                 found = {"seq": event.seq, "sum": event.sum}, dict(values)
         if turn_id is not None:
             raise ForkRefused(
-                f"session {session_id} has no closed turn {turn_id}; name one that has ended, or none for the newest"
+                f"session {session_id} has no closed turn {turn_id} of its own; name one that has ended, or none for the "
+                "newest"
             )
         if found is None:
-            raise ForkRefused(f"session {session_id} has no point without an open turn; repair it, then fork it")
+            raise ForkRefused(f"session {session_id} has no closed turn of its own to fork it at; let one end first")
         return found
 
 

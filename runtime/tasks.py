@@ -1,8 +1,10 @@
-"""Waiting for tasks that may not be left behind. No I/O."""
+"""Tasks: none is left behind, and what one raises is told by whoever waits for it. No I/O."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
 from typing import Any
+
+from .errors import RuntimeFailure
 
 
 async def all_done(futures: "Collection[asyncio.Future[Any]]") -> bool:
@@ -18,3 +20,46 @@ async def all_done(futures: "Collection[asyncio.Future[Any]]") -> bool:
         except asyncio.CancelledError:
             cancelled = True
     return cancelled
+
+
+class Tasks:
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._forget)
+        return task
+
+    async def cancel(self, seconds: float) -> None:
+        """Cancels what still runs, and waits so long for it to end."""
+        left = [task for task in self._running if task is not asyncio.current_task()]
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=seconds)
+
+    def _forget(self, task: "asyncio.Task[Any]") -> None:
+        self._running.discard(task)
+        seen(task)
+
+
+def seen(future: "asyncio.Future[Any]") -> None:
+    """Marks its failure as seen: it is told where it is waited for, and nobody has to wait."""
+    if not future.cancelled():
+        future.exception()
+
+
+def foreign(error: BaseException) -> BaseException:
+    """The failure as others may be told it: a cancellation that somebody else raised is a failure like any other."""
+    if isinstance(error, asyncio.CancelledError):
+        return RuntimeFailure("something that the kernel called cancelled itself; mend it so that it returns or raises")
+    return error
+
+
+def failure_of(future: "asyncio.Future[Any]") -> BaseException | None:
+    """What it failed with, if it is done and failed."""
+    if not future.done():
+        return None
+    return asyncio.CancelledError() if future.cancelled() else future.exception()

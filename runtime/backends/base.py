@@ -96,7 +96,9 @@ class BackendContext:
 class Backend(Protocol):
     """What runs turns of one session, one after the other.
 
-    It may offer ``respond_to_user_question(response)`` for questions that it shows by itself.
+    One that yields ``question_request``, ``permission_request`` or ``sandbox_boundary_request``, instead of asking with
+    ``input.interactions``, offers ``respond_to_user_question``, ``respond_to_permission`` or
+    ``respond_to_sandbox_boundary``: awaited with ``{"interaction_id", "outcome"}`` when the outcome is durable.
     """
 
     def send(self, input: SendInput, /) -> AsyncIterator[SessionEvent]:

@@ -59,7 +59,7 @@ class InteractionOwner(Protocol):
         ...
 
     def release(self) -> None:
-        """The closures are durable: whoever waits here is told. Not called if ``close`` failed."""
+        """The closures are durable: whoever waits here is told. Not called if ``close`` or the turn's end failed."""
         ...
 
 

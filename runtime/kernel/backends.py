@@ -9,12 +9,12 @@ from ...journal.errors import JournalError
 from ...journal.events import Draft, JsonObject
 from ..backends.base import BackendContext
 from ..errors import BackendTimeout
+from ..tasks import failure_of, foreign
 from .entries import Entries
 from .entry import Entry
 from .generations import Generation
 from .parts import Parts
 from .run import Cancelled, Run
-from .tasks import failure_of, foreign
 
 #: Characters of the reason in the journal.
 _REASON: Final = 2_000

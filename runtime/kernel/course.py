@@ -21,6 +21,7 @@ from ..ledger import Ledger
 from ..lifecycle import log
 from ..progress import beginning
 from ..session_events import BARRIERS, SessionEvent
+from ..tasks import failure_of, foreign
 from .asking import KIND_OF
 from .authority import RunIdentity
 from .backends import Backends, check
@@ -31,12 +32,9 @@ from .idle import Idle
 from .parts import Parts
 from .reasons import MISSING, Misbehaved, check_event, failed, raised, refused, said
 from .run import Cancelled, Run
-from .tasks import failure_of, foreign
 
 #: Seconds after which what a backend has said is made durable and told, if it says nothing more.
 _TOLD: Final = 0.002
-#: After so many events all others have their turn, a stop among them, although the backend never waits.
-_AT_ONCE: Final = 32
 #: After so many events all others have their turn, a stop among them, although the backend never waits.
 _AT_ONCE: Final = 32
 #: Behind these a backend goes on to do something. They are not taken any more once the turn has its end.

@@ -1,8 +1,6 @@
 """The kernel: many sessions, each with its turns, its backend and its journal. Starts turns, and stops them."""
 
 import asyncio
-import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -10,10 +8,13 @@ import attrs
 
 from ...journal.errors import JournalConflict, JournalError, JournalWriteError
 from ...journal.events import Blocks, Draft, Event, JsonObject
+from ...journal.writer import wall_ms
 from ..backends.base import BackendRegistry, StopMode, StopReason
 from ..errors import KernelClosed, RuntimeInteractionInvariantError, SessionBusy, TurnCancelled
+from ..ids import new_id
 from ..journals import Journals, OpenSession
 from ..lifecycle import Lifecycle, Listener
+from ..tasks import seen
 from ..tools.base import Tool, text_block
 from .authority import RunIdentity, RuntimeInteractionAuthority, RuntimeMessageAuthority
 from .backends import Backends
@@ -27,7 +28,6 @@ from .parts import Activation, Parts
 from .run import Run
 from .stops import StopAttempt
 from .stream import TurnStream
-from .tasks import seen
 
 
 @attrs.frozen
@@ -42,14 +42,6 @@ class SessionStatus:
     stopping: bool
     quarantined: str | None
     degraded: str | None
-
-
-def _new_id() -> str:
-    return uuid.uuid4().hex
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
 
 
 async def _straight(operation: Callable[[], Awaitable[None]]) -> None:
@@ -75,8 +67,8 @@ class RuntimeKernel:
         message_authority: RuntimeMessageAuthority | None = None,
         run_backend_activation: Activation = _straight,
         lifecycle: Lifecycle | None = None,
-        new_id: Callable[[], str] = _new_id,
-        now: Callable[[], int] = _now,
+        new_id: Callable[[], str] = new_id,
+        now: Callable[[], int] = wall_ms,
         deadlines: Deadlines | None = None,
         tools: Sequence[Tool] = (),
         live_text: bool = True,

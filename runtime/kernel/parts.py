@@ -8,10 +8,10 @@ import attrs
 from ..backends.base import BackendRegistry
 from ..journals import Journals
 from ..lifecycle import Lifecycle
+from ..tasks import Tasks
 from ..tools.base import Tool
 from .authority import RuntimeInteractionAuthority, RuntimeMessageAuthority
 from .generations import Deadlines
-from .tasks import Tasks
 
 if TYPE_CHECKING:
     import asyncio

@@ -10,13 +10,12 @@ from ..errors import BackendTimeout, RuntimeInteractionFailStopError
 from ..journals import OpenSession
 from ..ledger import Ledger
 from ..session_events import SessionEvent
-from ..tasks import all_done
+from ..tasks import all_done, seen
 from .asking import RunInteractions
 from .authority import ClosureReason, InteractionOwner, MessageOwner, RunIdentity
 from .delivery import Delivery
 from .entry import Entry
 from .generations import Deadlines, Generation, Spawn
-from .tasks import seen
 
 Claimant = Literal["event", "stop"]
 Responder = Callable[[JsonObject], Awaitable[Any]]

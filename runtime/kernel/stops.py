@@ -6,10 +6,10 @@ from typing import Any
 
 from ...journal.errors import JournalError
 from ..backends.base import StopMode, StopReason
+from ..tasks import failure_of, seen
 from .failures import combine
 from .generations import Deadlines, Generation, Spawn
 from .run import Run
-from .tasks import failure_of, seen
 
 
 class StopAttempt:

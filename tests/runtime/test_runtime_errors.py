@@ -104,7 +104,9 @@ async def a_session_that_was_put_away_is_sent_a_message(place: Place) -> BaseExc
     return error
 
 
-@meets(errors.ForkRefused, r"session s1 has no closed turn t9; name one that has ended, or none for the newest")
+@meets(
+    errors.ForkRefused, r"session s1 has no closed turn t9 of its own; name one that has ended, or none for the newest"
+)
 async def a_fork_at_a_turn_that_is_not_there(place: Place) -> BaseException:
     async with place.manager("hello") as manager:
         await manager.create(session_id="s1")

@@ -60,23 +60,21 @@ def test_a_fork_begins_where_a_turn_ended_and_copies_nothing(tmp_path: Path) -> 
     go(main())
 
 
-def test_without_a_turn_it_begins_at_the_newest_point_also_where_nothing_was_said(tmp_path: Path) -> None:
+def test_without_a_turn_it_begins_at_the_newest_point_and_needs_one_that_has_ended(tmp_path: Path) -> None:
     async def main() -> None:
         async with managing(tmp_path, scripted_backend(lambda sent: f"re: {sent.text}")) as manager:
             await manager.create(session_id="s")
-            empty = await manager.fork("s", new_session_id="empty")
-            assert empty == "empty"
+            with pytest.raises(ForkRefused, match="no closed turn of its own to fork it at; let one end first"):
+                await manager.fork("s", new_session_id="empty")
             await told(manager.send("s", "one"))
             await manager.rename("s", "Renamed")
             newest = await manager.fork("s")
-            assert await texts(manager, empty) == []
             assert await texts(manager, newest) == ["one", "re: one"]
             head = events_of(tmp_path, "s")[-1]
             [header] = [event["data"] for event in events_of(tmp_path, newest, head["sum"])]
             assert header["parent"]["seq"] == head["seq"]
-            assert said(await told(manager.send(empty, "fresh"))) == ["re: fresh"]
             with pytest.raises(maka.JournalConflict):
-                await manager.fork("s", new_session_id="empty")
+                await manager.fork("s", new_session_id="s")
 
     go(main())
 
@@ -93,7 +91,7 @@ def test_of_a_session_that_runs_it_begins_before_the_open_turn(tmp_path: Path) -
             with pytest.raises(ForkRefused) as caught:
                 await manager.fork("s", turn_id="t2")
             assert str(caught.value) == (
-                "session s has no closed turn t2; name one that has ended, or none for the newest"
+                "session s has no closed turn t2 of its own; name one that has ended, or none for the newest"
             )
             # Both run at once.
             assert said(await told(manager.send(fork, "two"))) == ["re: two"]
