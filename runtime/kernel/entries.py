@@ -35,7 +35,8 @@ class Entries:
             self._entries[entry.session_id] = entry
 
     def forget(self, entry: Entry) -> None:
-        self._entries.pop(entry.session_id, None)
+        if self._entries.get(entry.session_id) is entry:
+            del self._entries[entry.session_id]
 
     def usable(self, session_id: str) -> OpenSession | None:
         """The session if it is open here and its journal has not failed."""

@@ -204,6 +204,24 @@ def test_release_lets_another_open_the_session_and_refuses_what_is_in_use(seed: 
     run(main(), seed)
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_two_who_release_a_session_do_not_lose_the_one_that_is_opened_behind_them(seed: int) -> None:
+    bench = Bench()
+
+    async def main() -> None:
+        await bench.turn()
+        releases = [asyncio.ensure_future(bench.kernel.release("s1")) for _ in range(2)]
+        while bench.journals.is_open("s1"):
+            await asyncio.sleep(0)
+        assert "complete" in await bench.turn(turn_id="t2")
+        await asyncio.gather(*releases, return_exceptions=True)
+        assert bench.kernel.status("s1").open
+        await bench.kernel.aclose()
+        assert not bench.journals.is_open("s1")
+
+    run(main(), seed)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_archived_session_gets_no_turn_until_it_is_taken_out(seed: int) -> None:
     bench = Bench()
