@@ -382,8 +382,8 @@ class SessionManager:
                 found = {"seq": event.seq, "sum": event.sum}, dict(values)
         if turn_id is not None:
             raise ForkRefused(
-                f"session {session_id} has no closed turn {turn_id} of its own; name one that has ended, or none for the "
-                "newest"
+                f"session {session_id} has no closed turn {turn_id} of its own; "
+                "name one that has ended, or none for the newest"
             )
         if found is None:
             raise ForkRefused(f"session {session_id} has no closed turn of its own to fork it at; let one end first")

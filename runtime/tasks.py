@@ -42,7 +42,6 @@ class Tasks:
 
     def _forget(self, task: "asyncio.Task[Any]") -> None:
         self._running.discard(task)
-        seen(task)
 
 
 def seen(future: "asyncio.Future[Any]") -> None:

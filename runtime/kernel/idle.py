@@ -1,5 +1,8 @@
 """Sessions that nothing runs in: some stay open, the longest idle are closed. No I/O of its own."""
 
+from contextlib import suppress
+
+from ...journal.errors import JournalError
 from .backends import Backends
 from .entries import Entries
 from .entry import Entry
@@ -28,7 +31,11 @@ class Idle:
         held = [entry for entry in idle if not entry.forgettable]
         for entry in held[: max(0, len(held) - self._most)]:
             if entry.quarantine() is None:
-                self._parts.spawn(self.close(entry), f"close session {entry.session_id}")
+                self._parts.spawn(self._tidied(entry), f"close session {entry.session_id}")
+
+    async def _tidied(self, entry: Entry) -> None:
+        with suppress(JournalError):  # those who subscribed were told
+            await self.close(entry)
 
     async def close(self, entry: Entry) -> None:
         """Closes a session, unless something uses it, now or by the time its backend is disposed."""
