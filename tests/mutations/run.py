@@ -141,10 +141,16 @@ def verdict(mutation: Mutation, whole: Path, home: Path) -> tuple[bool, str]:
     return True, f"failed {mutation.name}: {mutation.rule} | {names}"
 
 
-def refresh(chosen: Iterable[Mutation], home: Path) -> None:
-    """Writes patches again whose surroundings have changed."""
+def refresh(chosen: Iterable[Mutation], home: Path) -> bool:
+    """Writes patches again whose surroundings have changed. False where one does not fit any more, which is told."""
+    good = True
     for mutation in chosen:
-        apply(mutation, home)
+        try:
+            apply(mutation, home)
+        except Broken as error:
+            print(f"WRONG  {mutation.name}: {error}")
+            good = False
+            continue
         pieces: list[str] = []
         for file in mutation.files:
             before, after = ((place / file).read_text().splitlines(keepends=True) for place in (ROOT, home))
@@ -153,6 +159,7 @@ def refresh(chosen: Iterable[Mutation], home: Path) -> None:
         path = HERE / f"{mutation.name}.patch"
         said = path.read_text().partition("--- a/")[0]
         path.write_text(said + "".join(pieces))
+    return good
 
 
 def main() -> int:
@@ -169,8 +176,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         whole = copy(Path(scratch) / "whole")
         if options.refresh:
-            refresh(chosen, whole)
-            return 0
+            return 0 if refresh(chosen, whole) else 1
         if (place := Path(imported_from(whole))).parent.resolve() != whole.resolve():
             print(f"maka would come from {place} and not from the copy in {whole}")
             return 1
