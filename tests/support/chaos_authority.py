@@ -71,7 +71,7 @@ class ChaosOwner:
         if watch.may("close is slow", 0.4):
             await asyncio.sleep(watch.random.uniform(0, 1.5))
         if watch.may("close fails", 0.3):
-            raise ChaosError("close")
+            raise watch.failing(self.turn_id, "close")
         if watch.may("close hangs", 0.2):
             await asyncio.get_running_loop().create_future()
         self.closed = True
@@ -81,7 +81,7 @@ class ChaosOwner:
         if not self.closed or self.releases > 1:
             self._watch.wrong(f"the interactions of {self.turn_id} were released twice, or without a close")
         if self._watch.may("release fails", 0.3):
-            raise ChaosError("release")
+            raise self._watch.failing(self.turn_id, "release")
 
 
 class ChaosMessages:
@@ -127,4 +127,4 @@ class ChaosMessageOwner:
         if self.releases > 1:
             self._watch.wrong(f"the messages of {self.turn_id} were released twice")
         if self._watch.may("messages fail", 0.3):
-            raise ChaosError("release messages")
+            raise self._watch.failing(self.turn_id, "release messages")

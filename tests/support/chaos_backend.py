@@ -46,6 +46,19 @@ HAZARDS: Final = (
     "sync fails",
     "two completes",
 )
+#: Hazards that meet each other.
+THEMES: Final = tuple(
+    frozenset(theme)
+    for theme in (
+        ("stop fails", "stop hangs", "stop is slow", "ignores stop", "dispose fails", "dispose hangs", "late events"),
+        ("stop fails", "ignores stop", "dispose is slow", "ignores dispose", "deaf"),
+        ("close fails", "close hangs", "close is slow", "release fails", "messages fail", "respond fails"),
+        ("close fails", "stop fails", "messages fail", "sync fails"),
+        ("sync fails", "open fails", "stop is slow", "late events"),
+        ("activation fails", "build fails", "build is slow", "bind fails", "messages fail"),
+        ("invalid event", "no complete", "raises", "two completes", "late events", "deaf"),
+    )
+)
 #: The text of a turn in which the backend behaves.
 PROBE: Final = "behave"
 _QUESTION: Final = {"id": "q", "question": "?", "options": [{"label": "yes"}, {"label": "no"}]}
@@ -75,6 +88,8 @@ class Watch:
         self.sending: list[tuple[str, str]] = []
         self.sent: set[str] = set()
         self.happened: Counter[str] = Counter()
+        #: What cleaning up after a turn has failed with.
+        self.failures: dict[str, list[ChaosError]] = {}
 
     def may(self, hazard: str, chance: float) -> bool:
         if self.dead or self.quiet or hazard not in self.hazards or self.random.random() >= chance:
@@ -97,6 +112,12 @@ class Watch:
 
     def leave(self, session_id: str, turn_id: str) -> None:
         self.sending.remove((session_id, turn_id))
+
+    def failing(self, turn_id: str, what: str) -> ChaosError:
+        """An error of which those who wait for the turn have to be told."""
+        error = ChaosError(what)
+        self.failures.setdefault(turn_id, []).append(error)
+        return error
 
     def wrong(self, what: str) -> None:
         if not self.dead:

@@ -19,6 +19,7 @@ from maka.runtime.errors import (
     InteractionRefused,
     KernelClosed,
     RuntimeFailure,
+    RuntimeInteractionFailStopError,
     RuntimeOwnerCleanupError,
     SessionArchived,
     SessionBusy,
@@ -35,7 +36,7 @@ from maka.runtime.lifecycle import Lifecycle, LifecycleEvent
 from maka.runtime.session_events import DELTAS, SessionEvent
 
 from .chaos_authority import ChaosAuthority, ChaosMessages
-from .chaos_backend import HAZARDS, PROBE, ChaosBackend, ChaosError, Watch
+from .chaos_backend import HAZARDS, PROBE, THEMES, ChaosBackend, ChaosError, Watch
 from .drafts import rename
 from .kernel_invariants import left_open, untrue, wrongs
 from .memory_journals import BEGAN, MemoryJournal, MemoryJournals
@@ -76,8 +77,8 @@ class World:
     """``number`` tells the processes of one story apart. ``main`` is its life."""
 
     def __init__(self, random: Random, number: int, journals: MemoryJournals, sessions: list[str]) -> None:
-        hazards = random.sample(HAZARDS, random.choice([0, 1, 2, 3, 4, 6, 9, len(HAZARDS)]))
-        self.watch = Watch(random, frozenset(hazards))
+        some = random.sample(HAZARDS, random.choice([0, 0, 1, 2, 3, 5, 9, len(HAZARDS)]))
+        self.watch = Watch(random, frozenset(some) | random.choice([*THEMES, frozenset()]))
         self.journals = journals
         self.sessions = sessions
         self._random = random
@@ -92,6 +93,8 @@ class World:
         self._opened: set[str] = set()
         #: Sends that went on when the kernel closed the journal: their runs cannot be settled.
         self._unsettled: set[tuple[str, str]] = set()
+        #: Sessions that were quarantined while they were open.
+        self._quarantined: set[str] = set()
         #: When the newest attempt began.
         self._attempted: dict[str, float] = {}
         self._real: JournalInteractions | None = None
@@ -152,6 +155,9 @@ class World:
             error = event.data["error"]
             self._attempts.pop(session_id).set_result(error)
             self._stopped(session_id, event.data["turn_id"], error)
+        elif event.kind == "session_quarantined":
+            if self.kernel.opened(session_id) is not None:
+                self._quarantined.add(session_id)
         elif event.kind == "session_opened":
             self._opened.add(session_id)
         elif event.kind == "session_closed" and watch.closing:
@@ -224,7 +230,10 @@ class World:
             task.cancel()
         await asyncio.wait(acting)
         for task in acting:
-            if not task.cancelled() and (error := task.exception()) is not None:
+            if task.cancelled():
+                if task not in waiting:
+                    self.watch.wrong(f"{task.get_name()} was cancelled, and nobody had cancelled it")
+            elif (error := task.exception()) is not None:
                 self.watch.wrong(f"{task.get_name()} failed: {_traced(error)}")
         # Some take their time to end, whoever cancels them.
         await asyncio.sleep(5.0)
@@ -263,6 +272,7 @@ class World:
         watch = self.watch
         watch.closing = True
         await self._within("closing the kernel", self._try("close", self.kernel.aclose()))
+        await asyncio.sleep(0.001)
         # What is named is the kernel's, and clients are.
         names = sorted(task.get_name() for task in asyncio.all_tasks())
         left = [name for name in names if not name.startswith(("Task-", *self._acting))]
@@ -333,6 +343,10 @@ class World:
                 untold = untrue(event, self.journals.events(client.session_id))
                 if untold is not None:
                     self.watch.wrong(untold)
+                if self._real is not None and event.kind in ("question_request", "permission_request"):
+                    asked = self.journals.of(client.session_id, "interaction/requested")
+                    if event.data["interaction_id"] not in [data["interaction_id"] for data in asked]:
+                        self.watch.wrong(f"{event.kind} of {client.turn_id} was shown and is not durable")
             if slow:
                 await asyncio.sleep(self._random.uniform(0, slow))
 
@@ -531,6 +545,14 @@ class World:
             self._look_at_told(client, [event.type for event in events])
 
     def _look_at_told(self, client: _Client, types: list[str]) -> None:
+        told = [] if client.error is None else list(leaves(client.error))
+        told += [one.authority_failure for one in told if isinstance(one, RuntimeInteractionFailStopError)]
+        cut_off = any(isinstance(one, KernelClosed) for one in told)
+        for failure in self.watch.failures.get(client.turn_id, ()):
+            if client.how in ("whole", "slowly") and failure not in told and not cut_off:
+                self.watch.wrong(
+                    f"{client.turn_id} ({client.how}) was not told of {failure!r}, but of {client.error!r}"
+                )
         kinds = [event.kind for event in client.told]
         ended = "turn/end" in types and client.session_id not in self.watch.journal_failed
         if kinds.count("complete") > 1 or "complete" in kinds[:-1]:
@@ -554,6 +576,9 @@ class World:
             events = self.journals.events(session_id)
             if session_id in self.watch.journal_failed or session_id not in self._opened:
                 continue
+            kinds = [data["kind"] for data in self.journals.of(session_id, "session/note")]
+            if session_id in self._quarantined and "quarantine" not in kinds:
+                self.watch.wrong(f"{session_id} was quarantined, and its journal does not say so")
             runs_on = {turn for session, turn in self._unsettled if session == session_id}
             for what in left_open(events):
                 if not (what.startswith("run/settled") and any(f"{turn}-run" in what for turn in runs_on)):
