@@ -18,7 +18,9 @@ _OF_RUN = ("backend", "model", "connection", "cwd", "permission_mode")
 
 
 class Conversation:
-    """``turns`` is the largest turn number so far; ``requested``: was a model ever asked in the session?"""
+    """``seq`` is the newest event's number, ``turns`` the largest turn number so far; ``requested``: was a model ever
+    asked in the session?
+    """
 
     def __init__(self, events: Iterable[Event] = (), *, history: Messages | None = None) -> None:
         if history is None:
@@ -27,6 +29,7 @@ class Conversation:
             history = History()
         self._history = history
         self._session: dict[str, Any] = {}
+        self.seq = -1
         self.turns = 0
         self.requested = False
         for event in events:
@@ -34,6 +37,7 @@ class Conversation:
 
     def observe(self, event: Event) -> None:
         """Take over one more event of the session, the header included."""
+        self.seq = event.seq
         handler = _HANDLERS.get(event.type)
         if handler is not None:
             handler(self, event.data)

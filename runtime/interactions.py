@@ -399,7 +399,7 @@ def _judge(found: JsonObject, outcome: JsonObject) -> None:
 def _append(session: OpenSession, type_: str, data: JsonObject) -> Event:
     """Raises what the journal's ``append`` raises."""
     event = session.journal.append(Draft(type_, data))
-    session.conversation.observe(event)
+    session.observe(event)
     return event
 
 

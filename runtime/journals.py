@@ -40,13 +40,33 @@ class SessionJournal(Protocol):
 class OpenSession:
     """One session open for writing in this process.
 
-    Whoever appends lets ``conversation`` observe what it appended, right then: the fold is never behind.
+    ``conversation`` is None until a turn needs it: it takes the whole history. Whoever appends calls ``observe`` with
+    what it appended, right then, so that the conversation is never behind.
     """
 
     session_id: str
     directory: Path
     journal: SessionJournal
-    conversation: Conversation
+    conversation: Conversation | None = None
+    #: What was appended while the conversation was read; None while nobody reads it.
+    _missed: list[Event] | None = attrs.field(default=None, init=False)
+
+    def observe(self, event: Event) -> None:
+        if self.conversation is not None:
+            self.conversation.observe(event)
+        elif self._missed is not None:
+            self._missed.append(event)
+
+    def reading(self) -> None:
+        """From now on what is appended may be missed by who reads."""
+        self._missed = []
+
+    def read(self, conversation: Conversation) -> None:
+        """It was read; it has what was appended before, and some of what was meanwhile."""
+        for event in self._missed or ():
+            if event.seq > conversation.seq:
+                conversation.observe(event)
+        self.conversation, self._missed = conversation, None
 
 
 class Journals(Protocol):
@@ -57,6 +77,10 @@ class Journals(Protocol):
 
         Raises SessionNotFound, JournalLocked, JournalDamaged, JournalUnsupported, JournalError.
         """
+        ...
+
+    async def conversation(self, session: OpenSession) -> Conversation:
+        """What an open session held so far, as far as it is on the disk. Raises JournalError."""
         ...
 
     async def close(self, session: OpenSession) -> None:
@@ -96,6 +120,10 @@ class FileJournals:
                     await _to_the_end(_in_thread(lambda: _close(opening.result())))
             raise
 
+    async def conversation(self, session: OpenSession) -> Conversation:
+        """See Journals."""
+        return await _to_the_end(_in_thread(lambda: conversation_of(self.store.path(session.session_id))))
+
     async def close(self, session: OpenSession) -> None:
         """See Journals. A second call does nothing."""
         await _to_the_end(_in_thread(lambda: _close(session)))
@@ -104,11 +132,7 @@ class FileJournals:
         writer = open_session(
             self.store.path(session_id), cause=cause, clock=self._clock, on_append=self._hook, fs=self._fs
         )
-        try:
-            return OpenSession(session_id, writer.session_dir, writer, conversation_of(writer.path))
-        except BaseException:
-            writer.close()
-            raise
+        return OpenSession(session_id, writer.session_dir, writer)
 
 
 def _close(session: OpenSession) -> None:

@@ -12,6 +12,7 @@ from ..journal.store import FileStore
 from ..journal.writer import Hook, wall_ms
 from .app.definition import App
 from .backends.base import BackendRegistry, StopMode
+from .conversation import Conversation
 from .errors import ForkRefused, SessionBusy
 from .ids import new_id
 from .interactions import JournalInteractions
@@ -437,6 +438,9 @@ class _Journals:
     async def open(self, session_id: str, *, cause: str | None = None) -> OpenSession:
         await self._free(session_id)
         return await self._journals.open(session_id, cause=cause)
+
+    async def conversation(self, session: OpenSession) -> Conversation:
+        return await self._journals.conversation(session)
 
     async def close(self, session: OpenSession) -> None:
         await self._journals.close(session)

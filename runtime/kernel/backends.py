@@ -152,7 +152,7 @@ class Backends:
             note |= {"run_id": run.identity.run_id, "turn_id": run.identity.turn_id}
         note["text"] = str(refusal)[:_REASON]
         try:
-            session.conversation.observe(session.journal.append(Draft("session/note", note)))
+            session.observe(session.journal.append(Draft("session/note", note)))
             await session.journal.aflush()
         except JournalError as error:
             self._entries.degrade(entry, session, error)

@@ -116,9 +116,11 @@ class Course:
             await entry.until(lambda: run.cancelled or entry.runs[0] is run)
             check(run)
             session = await self._entries.opened(entry)
+            conversation = await self._entries.conversation(entry, session)
             check(run)
             # The fence, and nothing waits from here on until the batch is handed over.
-            if run.generation is entry.generation and run.generation.usable:
+            held = self._entries.usable(entry.session_id) is session
+            if held and run.generation is entry.generation and run.generation.usable:
                 break
         if session.journal.state.session.value("archived"):
             raise SessionArchived(f"session {entry.session_id} is archived; take it out again before it gets a turn")
@@ -128,7 +130,7 @@ class Course:
             _same(run.messages, identity)
             check(run)
         drafts = beginning(
-            session.conversation,
+            conversation,
             turn_id=identity.turn_id,
             run_id=identity.run_id,
             invocation_id=run.invocation_id,
@@ -140,7 +142,7 @@ class Course:
         )
         run.ledger = Ledger(
             session.journal,
-            session.conversation.observe,
+            session.observe,
             run.publish,
             turn_id=identity.turn_id,
             run_id=identity.run_id,
@@ -218,6 +220,7 @@ class Course:
     def _input(self, run: Run) -> SendInput:
         session, identity, messages = run.session, run.identity, run.messages
         assert session is not None
+        assert session.conversation is not None
         steering: dict[str, Any] = {}
         if messages is not None:
             steering = {

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 
 from ...journal.errors import JournalError
+from ..conversation import Conversation
 from ..journals import OpenSession
 from .entry import Entry
 from .parts import Parts
@@ -55,6 +56,23 @@ class Entries:
                 raise entry.degraded
             entry.opening = self._parts.spawn(self._open(entry), f"open session {entry.session_id}")
         return await asyncio.shield(entry.opening)
+
+    async def conversation(self, entry: Entry, session: OpenSession) -> Conversation:
+        """What was said in the session, read when the first turn needs it."""
+        while session.conversation is None:
+            if entry.reading is None:
+                entry.reading = self._parts.spawn(self._read(entry, session), f"read session {entry.session_id}")
+            await asyncio.shield(entry.reading)
+        return session.conversation
+
+    async def _read(self, entry: Entry, session: OpenSession) -> None:
+        try:
+            session.reading()
+            # What is not on the disk yet would be missed.
+            await session.journal.aflush()
+            session.read(await self._parts.journals.conversation(session))
+        finally:
+            entry.reading = None
 
     async def _open(self, entry: Entry) -> OpenSession:
         try:

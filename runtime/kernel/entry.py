@@ -23,6 +23,7 @@ class Entry:
         self.session_id = session_id
         self.open: OpenSession | None = None
         self.opening: asyncio.Task[OpenSession] | None = None
+        self.reading: asyncio.Task[None] | None = None
         self.closing: asyncio.Task[None] | None = None
         self.degraded: JournalError | None = None
         self.generation: Generation | None = None

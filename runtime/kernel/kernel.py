@@ -227,7 +227,7 @@ class RuntimeKernel:
                 check(session)
             events = session.journal.append_batch(drafts)
             for event in events:
-                session.conversation.observe(event)
+                session.observe(event)
             await session.journal.aflush()
             return events
 

@@ -97,7 +97,7 @@ class World:
             await self.open(session_id)
         session = self.sessions[session_id]
         for event in session.journal.append_batch(begin(turn)):
-            session.conversation.observe(event)
+            session.observe(event)
         await session.journal.aflush()
         return self.authority.bind_run(RunIdentity(session_id, f"t{turn}", f"r{turn}"))
 
@@ -226,7 +226,9 @@ def test_the_fold_of_the_conversation_sees_what_is_appended() -> None:
     async def scenario(world: World) -> None:
         owner = await world.begun()
         seen: list[str] = []
-        conversation = world.sessions["s1"].conversation
+        session = world.sessions["s1"]
+        conversation = await world.memory.conversation(session)
+        session.read(conversation)
         observe = conversation.observe
         conversation.observe = lambda event: (seen.append(event.type), observe(event))  # type: ignore[method-assign,assignment,func-returns-value]
         await world.ask(owner)

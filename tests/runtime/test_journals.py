@@ -16,8 +16,9 @@ import pytest
 
 import maka
 from maka.journal import rollback
-from maka.journal.errors import JournalDamaged, JournalError, JournalLocked, JournalWriteError, SessionNotFound
+from maka.journal.errors import JournalDamaged, JournalLocked, JournalWriteError, SessionNotFound
 from maka.journal.store import FileStore
+from maka.runtime.conversation import Conversation
 from maka.runtime.journals import FileJournals, OpenSession
 from support.disks import FaultyDisk
 from support.drafts import begin, end, header, note, step, whole_turn
@@ -43,24 +44,57 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def append(session: OpenSession, *drafts: Any) -> None:
     for event in session.journal.append_batch(drafts):
-        session.conversation.observe(event)
+        session.observe(event)
 
 
-def test_a_session_is_opened_with_its_fold_and_its_conversation(root: Path) -> None:
+async def reading(journals: FileJournals, session_id: str) -> tuple[OpenSession, Conversation]:
+    """A session opened, and its conversation read."""
+    session = await journals.open(session_id)
+    assert session.conversation is None, "it takes the whole history, and nobody needed it"
+    session.reading()
+    conversation = await journals.conversation(session)
+    session.read(conversation)
+    return session, conversation
+
+
+def test_a_session_is_opened_with_its_fold_and_its_conversation_is_read(root: Path) -> None:
     async def main() -> None:
         journals = FileJournals(root)
-        session = await journals.open("s1")
+        session, conversation = await reading(journals, "s1")
         assert (session.session_id, session.directory) == ("s1", path_of(root).parent)
-        assert session.journal.state.turns.last == session.conversation.turns == 1
-        assert [message["role"] for message in session.conversation.messages()] == ["user", "assistant"]
+        assert session.journal.state.turns.last == conversation.turns == 1
+        assert [message["role"] for message in conversation.messages()] == ["user", "assistant"]
         append(session, *begin(2), *step(2), *end(2))
         await session.journal.aflush()
         await journals.close(session)
         await journals.close(session)
-        again = await journals.open("s1")
-        assert again.conversation.turns == 2
-        assert again.conversation.messages() == session.conversation.messages()
+        again, whole = await reading(journals, "s1")
+        assert whole.turns == 2
+        assert whole.messages() == conversation.messages()
         await journals.close(again)
+
+    asyncio.run(main())
+
+
+def test_what_is_appended_while_the_conversation_is_read_is_in_it_once(root: Path) -> None:
+    async def main() -> None:
+        journals = FileJournals(root)
+        session = await journals.open("s1")
+        append(session, *begin(2))
+        session.reading()
+        # On the disk before it is read, and seen beside; then only seen.
+        append(session, *step(2))
+        await session.journal.aflush()
+        conversation = await journals.conversation(session)
+        append(session, *end(2))
+        session.read(conversation)
+        append(session, *begin(3))
+        await session.journal.aflush()
+        again = await journals.conversation(session)
+        assert session.conversation is conversation
+        assert (conversation.seq, conversation.turns) == (again.seq, again.turns)
+        assert conversation.messages() == again.messages()
+        await journals.close(session)
 
     asyncio.run(main())
 
@@ -138,10 +172,10 @@ def test_an_open_after_a_kill_repairs(root: Path) -> None:
 
     async def main() -> list[str]:
         journals = FileJournals(root)
-        session = await journals.open("s1")
+        session, conversation = await reading(journals, "s1")
         # The loop's fold has what the repair wrote.
         assert session.journal.state.turns.open == {}
-        messages = session.conversation.messages()
+        messages = conversation.messages()
         append(session, *begin(3), *step(3), *end(3))
         await session.journal.aflush()
         await journals.close(session)
@@ -318,20 +352,20 @@ def test_a_fork_goes_on_with_its_parents_conversation(root: Path) -> None:
 
     async def main() -> None:
         journals = FileJournals(root)
-        fork = await journals.open("s2")
-        assert fork.conversation.turns == 1
-        assert fork.conversation.model == "other"
-        assert not fork.conversation.requested
-        assert [message["role"] for message in fork.conversation.messages()] == ["user", "assistant"]
+        fork, said = await reading(journals, "s2")
+        assert said.turns == 1
+        assert said.model == "other"
+        assert not said.requested
+        assert [message["role"] for message in said.messages()] == ["user", "assistant"]
         # The parent may be written to at the same time.
-        whole = await journals.open("s1")
+        whole, untouched = await reading(journals, "s1")
         append(fork, *begin(2, "only here"), *step(2), *end(2))
         await fork.journal.aflush()
-        assert len(whole.conversation.messages()) == 2
+        assert len(untouched.messages()) == 2
         await journals.close(whole)
         await journals.close(fork)
-        again = await journals.open("s2")
-        assert len(again.conversation.messages()) == 4
+        again, both = await reading(journals, "s2")
+        assert len(both.messages()) == 4
         await journals.close(again)
 
     asyncio.run(main())
@@ -354,18 +388,3 @@ def test_many_sessions_are_open_at_once(root: Path) -> None:
 
     asyncio.run(main())
     assert [lines(path_of(root, name))[-1]["data"]["text"] for name in names] == names
-
-
-def test_a_file_that_cannot_be_read_gives_no_lock_away(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(path: Path) -> Any:
-        raise JournalError("cannot read it")
-
-    async def main() -> None:
-        journals = FileJournals(root)
-        with monkeypatch.context() as patch:
-            patch.setattr("maka.runtime.journals.conversation_of", fails)
-            with pytest.raises(JournalError, match="cannot read it"):
-                await journals.open("s1")
-        await journals.close(await journals.open("s1"))
-
-    asyncio.run(main())

@@ -286,8 +286,9 @@ def interrupted(cause: str | None = None) -> MemoryJournals:
         after = made.crash()
         again = await after.open("s1", cause=cause)
         assert not again.journal.state.turns.open
-        assert again.conversation.turns == 2
-        assert [message["role"] for message in again.conversation.messages()] == ["user", "assistant", "user"]
+        conversation = await after.conversation(again)
+        assert conversation.turns == 2
+        assert [message["role"] for message in conversation.messages()] == ["user", "assistant", "user"]
         return after
 
     after: MemoryJournals = opened(body)[1]

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 import maka
-from maka.journal.events import Draft
+from maka.journal.events import Draft, Event
 from maka.journal.store import FileStore
 from maka.runtime.app import App
 from maka.runtime.backends.scripted import Never, scripted_backend
+from maka.runtime.conversation import Conversation
 from maka.runtime.errors import BackendUnknown, KernelClosed, SessionArchived, SessionBusy
 from maka.runtime.sessions import SessionManager
 from support.builder import digest
@@ -305,7 +306,9 @@ def test_a_turn_that_is_open_in_the_journal_alone_keeps_a_session_from_being_arc
         async with managing(tmp_path, playing()) as manager:
             await manager.create(session_id="s")
             async with manager.kernel.session("s") as session:
-                run = session.conversation.run_header(
+                header = session.journal.state.session.header
+                assert header is not None
+                run = Conversation([Event(0, 0, "session/header", header, "")]).run_header(
                     run_id="r1", invocation_id="i1", turn_id="t1", created_at=1, root={"kind": "user"}
                 )
             ids = {"turn_id": "t1", "run_id": "r1"}

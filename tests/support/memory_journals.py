@@ -238,7 +238,13 @@ class MemoryJournals:
         for more, draft in zip(reversed(range(len(closers))), closers, strict=True):
             stored.append(_next(stored[-1], draft, more))
         journal = self._held[session_id] = MemoryJournal(session_id, stored, self._sync)
-        return OpenSession(session_id, self._directory / session_id, journal, Conversation(list(stored)))
+        return OpenSession(session_id, self._directory / session_id, journal)
+
+    async def conversation(self, session: OpenSession) -> Conversation:
+        """What is durable by now, after a moment in which more may be appended."""
+        stored = list(self._stored[session.session_id])
+        await asyncio.sleep(0)
+        return Conversation(stored)
 
     async def close(self, session: OpenSession) -> None:
         """Flushes. Raises JournalError for what was lost and not told; the session is closed in any case."""
