@@ -74,6 +74,8 @@ class StopAttempt:
             await run.end()
         except JournalError as error:
             failures.append(error)
+        # Also for what nobody has waited for: a stop that was escalated, a send that went on too long.
+        failures.append(await generation.given_up())
         failures += [failure for failure in run.failures if failure not in failures]
         failures += [failure_of(task) for task in await self._settled()]
         return combine(f"stopping run {run.identity.run_id} failed in several ways", failures)
@@ -130,9 +132,8 @@ class StopAttempt:
         rest.cancel()
         failures: list[BaseException | None] = [self._note()]
         failures += await self._at_once(generation)
-        # It was to return at the end of the step, which is not waited for any more; it may have failed all the same.
+        # It was to return at the end of the step, which is not waited for any more.
         stop.cancel()
-        failures.append(await generation.given_up())
         return combine(f"stopping run {run.identity.run_id} at once failed in several ways", failures)
 
     async def _at_rest(self, stop: "asyncio.Task[None]") -> None:
