@@ -176,6 +176,9 @@ class Disks:
     async def open(self, session_id: str, *, cause: str | None = None) -> OpenSession:
         return await self._of(session_id).open(session_id, cause=cause)
 
+    async def conversation(self, session: OpenSession) -> Conversation:
+        return await self._of(session.session_id).conversation(session)
+
     async def close(self, session: OpenSession) -> None:
         await self._of(session.session_id).close(session)
 
