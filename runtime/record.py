@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from ..journal.errors import InvalidEvent, JournalError, JournalWriteError
 from ..journal.events import Draft, Event, JsonObject
 from .session_events import SessionEvent
+from .tasks import seen
 
 
 class Journal(Protocol):
@@ -95,6 +96,8 @@ class Recorder:
                 # At once: what runs beside this appends nothing meanwhile.
                 self.failure = error
                 self._again = error, asyncio.ensure_future(self._write_again(error, upto, unsynced))
+                # Whoever waits for it may be cancelled; what it fails with stands in ``failure``.
+                self._again[1].add_done_callback(seen)
             await asyncio.shield(self._again[1])
         self._synced = max(self._synced, upto)
         # Another barrier may have been here meanwhile and taken a part off the front.

@@ -324,6 +324,8 @@ class RuntimeKernel:
         for entry in self._entries:
             for run in list(entry.runs):
                 self._course.cut_off(run)
+            if entry.attempt is not None and not entry.attempt.future.done():
+                entry.attempt.future.set_exception(self._is_closed())
             self._entries.forget(entry)
         failure = combine("closing the kernel failed in several ways", failures)
         if failure is not None:
@@ -391,14 +393,19 @@ class RuntimeKernel:
         if failure is None:
             attempt.future.set_result(None)
         elif isinstance(failure, asyncio.CancelledError):
-            attempt.future.cancel()
+            # A closing kernel waits no longer; those who asked were not cancelled.
+            attempt.future.set_exception(self._is_closed())
         else:
             attempt.future.set_exception(failure)
         self._idle.tidy()
 
     def _abandon(self, run: Run) -> "asyncio.Task[None]":
-        """The consumer goes away."""
-        return self._parts.spawn(self._abandoned(run), f"abandon run {run.identity.run_id}")
+        """The consumer goes away. The task is the consumer's: a kernel that closes does not cancel it."""
+        abandoning = asyncio.get_running_loop().create_task(
+            self._abandoned(run), name=f"abandon run {run.identity.run_id}"
+        )
+        abandoning.add_done_callback(seen)
+        return abandoning
 
     async def _abandoned(self, run: Run) -> None:
         entry = run.entry

@@ -25,6 +25,7 @@ from maka.runtime.errors import (
 from maka.runtime.kernel.authority import ClosureReason, InteractionRequest, RunIdentity
 from maka.runtime.kernel.generations import Deadlines
 from maka.runtime.kernel.kernel import RuntimeKernel
+from maka.runtime.kernel.stream import TurnStream
 from maka.runtime.lifecycle import LifecycleEvent
 from maka.runtime.model import ModelError
 from maka.runtime.session_events import SessionEvent
@@ -295,6 +296,28 @@ def test_a_kernel_closes_although_a_backend_hangs_and_tells_who_waits(seed: int)
         finding for finding in diagnose(raw(bench.journals.events("s1"))).findings if finding.code == "quarantine"
     ]
     assert "failed to stop" in found.message
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_a_consumer_that_goes_while_the_kernel_closes_is_not_cancelled(seed: int) -> None:
+    bench = Bench(says)
+
+    async def go(stream: TurnStream) -> None:
+        async for event in stream:
+            if event.kind == "complete":
+                break
+        for _ in range(seed % 20):
+            await asyncio.sleep(0)
+        await stream.aclose()
+
+    async def main() -> None:
+        going = asyncio.ensure_future(go(bench.kernel.start_turn("s1", text="go")))
+        while not bench.reasons():
+            await asyncio.sleep(0)
+        await bench.kernel.aclose()
+        await going
+
+    run(main(), seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
