@@ -271,7 +271,7 @@ class World:
     async def _close(self) -> None:
         watch = self.watch
         watch.closing = True
-        await self._within("closing the kernel", self._try("close", self.kernel.aclose()))
+        await self._within("closing the kernel", self._close_kernel())
         await asyncio.sleep(0.001)
         # What is named is the kernel's, and clients are.
         names = sorted(task.get_name() for task in asyncio.all_tasks())
@@ -286,6 +286,9 @@ class World:
             watch.wrong("a closed kernel starts turns")
         except KernelClosed:
             pass
+
+    async def _close_kernel(self) -> None:
+        await self._try("close", self.kernel.aclose())
 
     async def _within(self, what: str, work: Awaitable[Any]) -> None:
         task = asyncio.ensure_future(work)
@@ -478,6 +481,11 @@ class World:
             await self._try("answer", self._answer_one(session_id))
 
     async def _answer_one(self, session_id: str) -> None:
+        # A write that fails in here concerns the session, and the kernel has to know.
+        async with self.kernel.session(session_id):
+            await self._answer_any(session_id)
+
+    async def _answer_any(self, session_id: str) -> None:
         assert self._real is not None
         waiting = await self._real.pending(session_id)
         if waiting:
