@@ -32,7 +32,9 @@ KINDS: Final = {
 
 @attrs.frozen
 class LifecycleEvent:
-    """``kind`` is one of ``KINDS``; ``data`` holds ids, names, reasons and ``error`` (an exception), never content."""
+    """``kind`` is one of ``KINDS``. ``data`` holds ids, names and reasons, never content; where something can have
+    failed it has the key ``error`` too, an exception or None.
+    """
 
     kind: str
     session_id: str
@@ -47,6 +49,8 @@ class Lifecycle:
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
+        #: Those whose failure was logged with its traceback; the next one gets a line.
+        self._failed: list[Listener] = []
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Returns what ends the subscription."""
@@ -55,6 +59,8 @@ class Lifecycle:
         def unsubscribe() -> None:
             if listener in self._listeners:
                 self._listeners.remove(listener)
+            if listener in self._failed and listener not in self._listeners:
+                self._failed.remove(listener)
 
         return unsubscribe
 
@@ -69,5 +75,12 @@ class Lifecycle:
         for listener in list(self._listeners):
             try:
                 listener(event)
-            except Exception:
-                log.exception("a lifecycle listener failed on %s", kind)
+            except Exception as failure:
+                self._listener_failed(listener, kind, failure)
+
+    def _listener_failed(self, listener: Listener, kind: str, failure: Exception) -> None:
+        if listener in self._failed:
+            log.error("a lifecycle listener failed on %s: %s: %s", kind, type(failure).__name__, failure)
+        else:
+            self._failed.append(listener)
+            log.exception("a lifecycle listener failed on %s; of its next failures there is a line each", kind)

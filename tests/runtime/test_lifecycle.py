@@ -204,8 +204,31 @@ def test_a_listener_that_fails_or_leaves_while_it_is_told_harms_nobody(
 
     go(main())
     failures = [record for record in caplog.records if "a lifecycle listener failed on" in record.message]
-    assert failures
+    assert len(failures) == 6
     assert failures[0].exc_info is not None
+
+
+def test_a_listener_that_fails_on_each_event_is_logged_in_full_once(caplog: pytest.LogCaptureFixture) -> None:
+    lifecycle = Lifecycle()
+
+    def broken(event: LifecycleEvent) -> None:
+        raise ValueError("the listener is broken")
+
+    def other(event: LifecycleEvent) -> None:
+        raise KeyError("other")
+
+    leave = lifecycle.subscribe(broken)
+    lifecycle.tell("run_started", "s")
+    lifecycle.tell("run_ended", "s")
+    lifecycle.subscribe(other)
+    lifecycle.tell("run_started", "s")
+    # Who comes back is new.
+    leave()
+    lifecycle.subscribe(broken)
+    lifecycle.tell("run_ended", "s")
+    failures = [record for record in caplog.records if "a lifecycle listener failed on" in record.message]
+    assert [record.exc_info is not None for record in failures] == [True, False, False, True, False, True]
+    assert failures[1].message == "a lifecycle listener failed on run_ended: ValueError: the listener is broken"
 
 
 # ---------------------------------------------------------------- the log
