@@ -34,6 +34,11 @@ _TYPES: Final[dict[str, frozenset[type]]] = {
     "delay": frozenset({int, float}),
 }
 _USAGE: Final = tuple(field.name for field in attrs.fields(Usage))
+#: What a turn's end closes is told like all else: type of the event → kind of what is told, and its keys.
+_TOLD_OF: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "tool/result": ("tool_result", ("call_id", "state", "content", "is_error")),
+    "step/end": ("step_end", ("step",)),
+}
 #: Ends at which a response is whole.
 _WHOLE_AT: Final = {"completed": "end_turn", "step_limit": "end_turn", "max_tokens": "max_tokens"}
 
@@ -154,6 +159,7 @@ class Ledger:
     def end(self, reason: JsonObject, *, before: Sequence[Draft] = (), settle: bool = False) -> None:
         """The turn's end from wherever it stands, as one batch that ``before`` begins. ``reason`` is the turn/end's.
 
+        The results of calls that had none, and the end of the step, are told before the end.
         Raises InvalidEvent, JournalError; then the turn is not sealed.
         """
         progress = self.progress
@@ -161,18 +167,20 @@ class Ledger:
         if (whole := _WHOLE_AT.get(reason["kind"])) is not None:
             self._write(whole, bare=True)
         try:
-            self._recorder.add_batch(self._ending(reason, before, settle))
+            events = self._recorder.add_batch(self._ending(reason, before, settle))
         except InvalidEvent:
             if progress.streaming is None:
                 raise
             # What came of a response that cannot be recorded is left out: the turn needs an end.
             progress.streaming = None
-            self._recorder.add_batch(self._ending(reason, before, settle))
+            events = self._recorder.add_batch(self._ending(reason, before, settle))
         self.sealed = True
         self._unknown = [call for call in progress.calls if call.operation_id is not None and not call.answered]
         progress.step_open = False
         progress.streaming = None
         self._close_live()
+        for event in events:
+            self._tell_of(event)
         if reason["kind"] == "aborted":
             self.tell("abort", **{key: reason[key] for key in ("source",) if key in reason})
         if reason["kind"] == "failed":
@@ -191,6 +199,12 @@ class Ledger:
     def tell_now(self, kind: str, **data: Any) -> None:
         """Tell a client at once what nothing durable stands for."""
         self._recorder.tell_now(kind, **data)
+
+    def _tell_of(self, event: Event) -> None:
+        """Told is what the journal took: text made encodable, secrets taken out."""
+        if (row := _TOLD_OF.get(event.type)) is not None:
+            kind, keys = row
+            self.tell(kind, **{key: event.data[key] for key in keys})
 
     def _ending(self, reason: JsonObject, before: Sequence[Draft], settle: bool) -> list[Draft]:
         return [*before, *ending(self.progress, reason), *([settled(self.progress)] if settle else [])]
@@ -216,9 +230,8 @@ class Ledger:
 
     def _end_step(self, *, bare: bool = True) -> None:
         self._write("end_turn", bare=bare)
-        self._recorder.add("step/end", self.progress.in_step)
+        self._tell_of(self._recorder.add("step/end", self.progress.in_step))
         self.progress.step_open = self._implicit = False
-        self.tell("step_end", step=self.progress.step)
 
     def _in_step(self) -> None:
         """What a model says stands in a step, and behind the results of the calls that it knows in another one."""
@@ -398,8 +411,7 @@ class Ledger:
             data.get("error"),
         )
         call.answered = True
-        # What the journal took: text made encodable, secrets taken out.
-        self.tell("tool_result", **{key: event.data[key] for key in ("call_id", "state", "content", "is_error")})
+        self._tell_of(event)
 
     def _late_result(self, data: JsonObject) -> None:
         """A call that the turn's end had to call unknown turns out to have ended; nobody waits for it any more."""

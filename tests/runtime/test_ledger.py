@@ -125,7 +125,15 @@ def on_disk(directory: Path, said: Iterable[Said], reason: dict[str, Any], **opt
     assert not [finding for finding in view.findings if finding.severity == "damage"]
     assert_legal(view.messages())
     assert view.messages() == desk.conversation.messages()
+    for kind, type_, key in (("step_start", "step/start", "step"), ("step_end", "step/end", "step")):
+        assert told(desk, kind, key) == [data[key] for data in of(view, type_)]
+    for key in ("call_id", "state", "content"):
+        assert told(desk, "tool_result", key) == [data[key] for data in of(view, "tool/result")]
     return view, desk
+
+
+def told(desk: Desk, kind: str, key: str) -> list[Any]:
+    return [event.data[key] for event in desk.told if event.kind == kind]
 
 
 def types(view: Any) -> list[str]:
@@ -509,6 +517,22 @@ def test_an_outcome_that_cannot_be_written_is_told_in_words_that_can(tmp_path: P
     [answer] = of(view, "tool/result")
     assert (answer["state"], answer["error"]["code"]) == ("error", "TOOL_OUTPUT_INVALID")
     assert [event.data["state"] for event in desk.told if event.kind == "tool_result"] == ["error"]
+
+
+@pytest.mark.parametrize("reason", [STOPPED, FAILED], ids=lambda reason: reason["kind"])
+def test_what_the_end_closes_is_told_before_it(tmp_path: Path, reason: dict[str, Any]) -> None:
+    said = [
+        ("step_start", {}),
+        message("m", text("I look."), call("c1"), call("c2"), call("c3"), stop_reason="tool_use"),
+        start("c1"),
+        start("c2"),
+        result("c1"),
+    ]
+    _, desk = on_disk(tmp_path, said, reason)
+    end = ["abort" if reason is STOPPED else "error", "complete"]
+    assert desk.kinds()[-6:] == ["tool_result", "tool_result", "tool_result", "step_end", *end]
+    assert told(desk, "tool_result", "state") == ["ok", "unknown", "cancelled"]
+    assert told(desk, "tool_result", "is_error") == [False, True, True]
 
 
 # ---------------------------------------------------------------- durable, then told
