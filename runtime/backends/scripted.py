@@ -20,7 +20,7 @@ import attrs
 
 from ...journal.events import Blocks, JsonObject, Recovery
 from ..model import ModelError
-from ..scripted import Do, End, Fail, Say, Tokens, Wait
+from ..scripted import Ask, Do, End, Fail, Say, Tokens, Wait
 from ..session_events import SessionEvent
 from ..tools.base import text_block
 from .base import BackendContext, InteractionKind, SendInput, SteeringLease, StopMode, StopReason, text_of
@@ -280,8 +280,9 @@ class ScriptedBackends:
         return self._script[turn] if turn < len(self._script) else "(the script is over)"
 
 
+# Quoted, so that help() shows the names of the aliases and not what they stand for.
 def scripted_backend(
-    script: Script,
+    script: "Script",
     *,
     repeat: bool = False,
     steps: bool = False,
@@ -538,6 +539,8 @@ _PLAY: Final[dict[type, Callable[[_Playing, Any], Coroutine[Any, Any, None]]]] =
 def _parts(turn: Turn) -> list[Part]:
     parts = list(turn) if isinstance(turn, list | tuple) else [turn]
     for part in parts:
+        if isinstance(part, Ask):
+            raise TypeError(f"a script of a backend holds {part!r}, a model's call; use Tool, which has its result too")
         if type(part) not in _PLAY:
             raise TypeError(
                 f"a script holds {part!r}, which is no part; the parts are in maka.runtime.backends.scripted"

@@ -80,6 +80,10 @@ class RunInteractions:
         self, interaction_id: str, kind: InteractionKind, request: JsonObject, settle: Callable[[JsonObject], None]
     ) -> None:
         run = self._run
+        if kind not in KIND_OF.values():
+            raise InteractionRefused(
+                f"a person cannot be asked a {kind!r}; ask one of {', '.join(KIND_OF.values())}", code="invalid_request"
+            )
         if self._closed:
             raise InteractionRefused(
                 f"run {run.identity.run_id} is over and asks nothing any more; end it", code="run_closed"

@@ -1,6 +1,7 @@
 """The scripted backend: what each part yields, how it is stopped, and what it does wrong on purpose."""
 
 import asyncio
+import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from functools import partial
@@ -43,6 +44,7 @@ from maka.runtime.journals import OpenSession
 from maka.runtime.kernel.kernel import RuntimeKernel
 from maka.runtime.lifecycle import Lifecycle
 from maka.runtime.model import ModelError
+from maka.runtime.scripted import Ask
 from maka.runtime.session_events import KINDS, SessionEvent, missing_key
 from support.memory_journals import MemoryJournals, check_legal
 from support.seeded_loop import run
@@ -245,6 +247,12 @@ def test_waiting_and_doing() -> None:
 def test_what_is_no_part_is_refused() -> None:
     with pytest.raises(TypeError, match="no part"):
         played([7])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"Ask\(name='look'.*a model's call; use Tool"):
+        played([Ask("look")])  # type: ignore[list-item]
+
+
+def test_help_names_the_script_and_does_not_spell_it_out() -> None:
+    assert str(inspect.signature(scripted_backend)).startswith("(script: 'Script', *, repeat: bool = False,")
 
 
 @pytest.mark.parametrize(

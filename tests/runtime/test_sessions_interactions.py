@@ -8,8 +8,9 @@ import pytest
 
 import maka
 from maka.runtime.app import App
+from maka.runtime.backends.base import SendInput
 from maka.runtime.backends.loop import loop_backend
-from maka.runtime.backends.scripted import Boundary, Never, Permission, Question
+from maka.runtime.backends.scripted import Boundary, Do, Never, Permission, Question
 from maka.runtime.errors import InteractionRefused
 from maka.runtime.scripted import Ask, ScriptedModel
 from maka.runtime.sessions import SessionManager
@@ -91,6 +92,28 @@ def test_the_same_answer_again_is_fine_and_another_is_refused_also_after_a_resta
         with pytest.raises(InteractionRefused) as caught:
             await manager.answer("s", interaction_id, NO)
         assert caught.value.code == "already_resolved"
+
+    go(main())
+
+
+def test_a_kind_of_question_that_there_is_not_is_refused_and_the_kinds_are_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        caught: list[InteractionRefused] = []
+
+        async def misspelt(given: SendInput) -> None:
+            kinds: list[Any] = ["qestion", None, []]
+            for kind in kinds:
+                with pytest.raises(
+                    InteractionRefused, match="ask one of question, permission, sandbox_boundary"
+                ) as error:
+                    await given.interactions.ask(kind, {})
+                caught.append(error.value)
+
+        async with managing(tmp_path, playing([Do(misspelt), "well"])) as manager:
+            await manager.create(session_id="s")
+            assert said(await told(manager.send("s", "go"))) == ["well"]
+        assert [error.code for error in caught] == ["invalid_request"] * 3
+        assert "'qestion'" in str(caught[0])
 
     go(main())
 
