@@ -1,8 +1,9 @@
 """Bytes ↔ event, and the sums that chain lines. No I/O.
 
 A line is ``{"seq":…,"ts":…,"type":"…","data":{…}[,"ignorable":true][,"more":n],"sum":"<32 hex>"}`` and nothing else
-(format §2). Decoding cuts the envelope by its fixed places and gives orjson only the object in the middle, so that
-keys in another order, duplicate keys or blanks in the envelope are never accepted. Typing happens elsewhere and later.
+(docs/format.md, "A line"). Decoding cuts the envelope by its fixed places and gives orjson only the object in the
+middle, so that keys in another order, duplicate keys or blanks in the envelope are never accepted. Typing happens
+elsewhere and later.
 """
 
 import json
@@ -62,8 +63,9 @@ class Lossy(dict[str, Any]):
 def decode(line: bytes, offset: int = -1) -> Event | None:
     """The event of a line (without LF, CR and BOM), or None where it is not a valid one. The sum is not checked.
 
-    Valid means (format §2): the canonical start and end, JSON that orjson reads, at most 200 deep, and the required
-    keys of its type with the right JSON kinds. A header of another ``format`` and unknown types need no keys.
+    Valid means (docs/format.md, "A line"): the canonical start and end, JSON that orjson reads, at most 200 deep, and
+    the required keys of its type with the right JSON kinds. A header of another ``format`` and unknown types need no
+    keys.
     """
     begins, ends = PREFIX.match(line), _END.search(line, max(0, len(line) - _END_BYTES))
     if begins is None or ends is None or len(line) > MAX_LINE:

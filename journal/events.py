@@ -159,7 +159,7 @@ def event(name: str, *, barrier: bool = False, ignorable: bool = False) -> Calla
 
 @attrs.define(kw_only=True)
 class RunHeader:
-    """A run, immutable from its creation (format §5). ``created_at`` is Unix milliseconds."""
+    """A run, immutable from its creation (docs/format.md, "Values inside events"). ``created_at`` is Unix ms."""
 
     run_id: str
     invocation_id: str

@@ -1,8 +1,8 @@
-"""Which result belongs to which call of a turn (format §4): one rule for the fold and for the history. No I/O.
+"""Which result belongs to which call of a turn: one rule for the fold and for the history. No I/O.
 
-By operation where both have one; else by call_id and occurrence, dispatched calls before those that were only
-requested; else by the trimmed, case-folded call_id if that is unique in the turn. Among several the one of the event's
-own step comes first, then the oldest.
+The rule is that of docs/format.md, "Calls and their outcomes". By operation where both have one; else by call_id and
+occurrence, dispatched calls before those that were only requested; else by the trimmed, case-folded call_id if that is
+unique in the turn. Among several the one of the event's own step comes first, then the oldest.
 """
 
 from typing import Literal

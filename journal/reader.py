@@ -22,7 +22,7 @@ from .source import BOM, Source
 from .state import State
 
 JOURNAL: Final = "journal.jsonl"
-#: Forks of forks are followed at most this far (format §6).
+#: Forks of forks are followed at most this far (docs/format.md, "Forks").
 MAX_FORKS: Final = 64
 #: Events of a journal of more bytes are not kept in memory on the way: whoever asks for them reads again.
 _KEPT: Final = 128 << 20
@@ -290,7 +290,7 @@ def first_event(source: Source) -> Event | None:
 
 
 def inherit(header: Event, path: Path, state: State, further: Consumer | None, findings: FindingList) -> None:
-    """Fold a fork's parents, oldest first, each up to its fork point (format §6).
+    """Fold a fork's parents, oldest first, each up to its fork point (docs/format.md, "Forks").
 
     A parent is folded only if all is there that the fork began with: the fork point with its sum, and before it
     nothing that was changed or lost since.

@@ -134,7 +134,7 @@ class State:
     def inherit(self, event: Event) -> None:
         """Fold an event of a fork's parent; what is wrong with it is the parent's to tell.
 
-        The fork's own header, applied next, ends what is work (format §6).
+        The fork's own header, applied next, ends what is work (docs/format.md, "Forks").
         """
         problems, self.problems = self.problems, FindingList()
         self.apply(event)

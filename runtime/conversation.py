@@ -70,7 +70,7 @@ class Conversation:
         max_steps: int | None = None,
         workspace_identity: JsonObject | None = None,
     ) -> JsonObject:
-        """A run's header (format §5) from the session's, keys in the order of the format."""
+        """A run's header (docs/format.md, "Values inside events") from the session's, keys in the same order."""
         values = {
             "run_id": run_id,
             "invocation_id": invocation_id,

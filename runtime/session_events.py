@@ -6,7 +6,7 @@ import attrs
 
 from ..journal.events import JsonObject
 
-#: What a person can be asked: its request and outcome have the shapes of the format, §4.
+#: What a person can be asked; the shapes of requests and outcomes: docs/format.md, "Values inside events".
 InteractionKind = Literal["question", "permission", "sandbox_boundary"]
 
 
@@ -24,29 +24,41 @@ class SessionEvent:
     data: JsonObject
 
 
-#: Kind → the keys that ``data`` must hold. More may stand there; what is said of them is in the ledger.
+#: Kind → the keys that ``data`` must hold. A comment says what else counts in what a backend yields, each optional; any
+#: other key is passed over. What a client is told of each kind: docs/embedding.md, "What a turn tells you".
 KINDS: Final[dict[str, tuple[str, ...]]] = {
     "step_start": (),
     "request_header": ("reason", "header"),
+    # ``index``, of the block in its message (0), and for thinking ``signature``.
     "text_delta": ("message_id", "text"),
     "thinking_delta": ("message_id", "text"),
     "text_complete": ("message_id", "text"),
     "thinking_complete": ("message_id", "text"),
-    # A whole response at once, with the calls it asks for. Clients are told its parts.
+    # A whole response at once, with the calls it asks for. Clients are told its parts. ``usage``, as token_usage.
     "assistant_message": ("message_id", "content", "stop_reason"),
+    # ``cache_read_tokens``, ``cache_write_tokens``, ``reasoning_tokens``; ``message_id``: the counts of that message so
+    # far. Without it they are those of one more response.
     "token_usage": ("input_tokens", "output_tokens"),
+    # ``arguments``, the JSON text of an object (those that its message has, else ``{}``), ``recovery`` (``never``) and
+    # ``operation_id`` (a new one).
     "tool_start": ("call_id", "name"),
+    # ``operation_id``, where a call_id stands for several, and ``error``: a name and a code.
     "tool_result": ("call_id", "state", "content"),
     "step_end": (),
+    # ``text``, for the note in the journal.
     "provider_retry": ("attempt", "delay", "failure_class"),
+    # ``quotes``, ``attachments``.
     "steering_message": ("message_id", "content"),
     "question_request": ("interaction_id", "questions"),
     "permission_request": ("interaction_id", "call_id", "name", "arguments", "reason"),
     "sandbox_boundary_request": ("interaction_id", "expansion", "justification"),
+    # ``request_id``.
     "plan_submitted": ("proposal_id", "revision", "title", "steps"),
     # What the end of the run says that it left behind. Nobody is told.
     "cleanup_failed": ("text",),
+    # ``failure_class``, ``message``.
     "error": (),
+    # ``source``, who stopped it.
     "abort": (),
     "complete": ("stop_reason",),
 }

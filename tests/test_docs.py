@@ -133,6 +133,30 @@ def test_links_inside_a_document_lead_somewhere(text: str) -> None:
         assert (documents.DOCS / name).exists(), name
 
 
+#: Where the code and its tests cite a section of a document.
+CITED = re.compile(r'docs/(\w+\.md), "([^"]+)"')
+SOURCES = sorted(
+    path
+    for part in ("journal", "repair", "runtime", "cli", "tests")
+    for path in (documents.DOCS.parent / part).rglob("*.py")
+)
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENTS))
+def test_sections_that_the_code_cites_are_there(name: str) -> None:
+    headings = set(re.findall(r"^#+ (?:\d+\. )?(.*)$", DOCUMENTS[name], re.MULTILINE))
+    for path in SOURCES:
+        # A citation may go over a line's end.
+        words = re.sub(r"\s+(?:#:? )?", " ", path.read_text(encoding="utf-8"))
+        assert {heading for cited, heading in CITED.findall(words) if cited == name} <= headings, path
+
+
+def test_the_code_cites_sections_by_their_headings() -> None:
+    sign = "\N{SECTION SIGN}"
+    assert not [path for path in SOURCES if sign in path.read_text(encoding="utf-8")]
+    assert any(CITED.search(path.read_text(encoding="utf-8")) for path in SOURCES)
+
+
 # ---------------------------------------------------------------- format.md: examples
 
 

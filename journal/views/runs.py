@@ -1,4 +1,4 @@
-"""Runs: what each one's header says and how it stands (format §5). No I/O."""
+"""Runs: what each one's header says and how it stands (docs/format.md, "Runs"). No I/O."""
 
 import hashlib
 from collections.abc import Container

@@ -20,7 +20,10 @@ class RunIdentity:
 
 @attrs.frozen
 class InteractionRequest:
-    """``request`` has the shape of its kind (format §4). ``settle(outcome)`` is called once, when it is durable."""
+    """``request`` has the shape of its kind (docs/format.md, "Values inside events").
+
+    ``settle(outcome)`` is called once, when it is durable.
+    """
 
     interaction_id: str
     kind: InteractionKind

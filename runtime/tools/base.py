@@ -13,7 +13,7 @@ from ..session_events import InteractionKind
 OutputState = Literal["ok", "error", "unknown"]
 
 
-#: Asks a person: the kind of what is asked and the request → its outcome (format §4).
+#: Asks a person: the kind of what is asked and the request → its outcome (docs/format.md, "Values inside events").
 Ask = Callable[[InteractionKind, JsonObject], Awaitable[JsonObject]]
 
 

@@ -1,4 +1,4 @@
-"""Bad lines, sums and numbers, word by word (format §2, §7), and what a salvage makes of them."""
+"""Bad lines, sums and numbers, word by word (docs/format.md, "A line"), and what a salvage makes of them."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The command on files, locks, places and people: exit codes, documents, lists, following (repair §6)."""
+"""The command on files, locks, places and people: exit codes, documents, lists, following."""
 
 import fcntl
 import json

@@ -1,4 +1,4 @@
-"""Forks by reference (format §6): what is taken over, what is not, and parents in every state."""
+"""Forks by reference (docs/format.md, "Forks"): what is taken over, what is not, and parents in every state."""
 
 import json
 import os

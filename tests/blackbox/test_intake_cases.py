@@ -1,4 +1,4 @@
-"""Admissions, their messages, the queue, plans and usage on disk (format §4, §7; repair §3)."""
+"""Admissions, their messages, the queue, plans and usage on disk."""
 
 from pathlib import Path
 from typing import Any

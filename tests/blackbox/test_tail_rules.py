@@ -1,4 +1,4 @@
-"""The torn tail, word by word (format §7)."""
+"""The torn tail, word by word (docs/format.md, "Reading a file that is not whole")."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The provider history and the conversation (repair §3, §5; format §4), from journals of every kind."""
+"""The provider history and the conversation, from journals of every kind."""
 
 import json
 from pathlib import Path

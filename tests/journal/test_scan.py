@@ -1,4 +1,4 @@
-"""What the scan says of whole, cut, changed and mixed-up files: format §7, row by row."""
+"""What the scan says of whole, cut, changed and mixed-up files: docs/format.md, "Reading a file that is not whole"."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""How a run stands (format §5)."""
+"""How a run stands (docs/format.md, "Runs")."""
 
 from typing import Any
 
