@@ -49,7 +49,9 @@ class Store(Protocol):
         ...
 
     def list(self) -> Rows:
-        """Rows ``{session_id, name, last_activity, turns, verdict}``, by id; damaged sessions too."""
+        """Rows ``{session_id, name, last_activity, turns, verdict, labels, flagged, archived}``, by id; damaged
+        sessions too. Of the last three, what a look at the file's ends cannot tell is None.
+        """
         ...
 
     def read(self, session_id: str, after: int = -1) -> Iterator[Event]:
@@ -90,15 +92,18 @@ class FileStore:
         on_append: Hook | None = None,
         verdict: Callable[[State], Verdict] | None = None,
     ) -> None:
-        """``clock``, ``on_append`` and ``verdict`` are handed to every writer (see JournalWriter.open)."""
-        self.root = Path(root) if root is not None else default_root()
+        """``clock``, ``on_append`` and ``verdict`` are handed to every writer (see JournalWriter.open).
+
+        Raises SessionNotFound for a root that is empty or no path.
+        """
+        self.root = _root(root) if root is not None else default_root()
         self._writer: dict[str, Any] = {"clock": clock, "on_append": on_append, "verdict": verdict}
 
     def directory(self, session_id: str) -> Path:
         """The session's directory, whether or not it is there. Raises SessionNotFound for what is no session id."""
-        if SESSION_ID.fullmatch(session_id) is None:
+        if not isinstance(session_id, str) or SESSION_ID.fullmatch(session_id) is None:
             raise SessionNotFound(
-                f"{session_id[:200]!r} is not a session id (letters, digits, '.', '_', '-'; at most 128)",
+                f"{str(session_id)[:200]!r} is not a session id (letters, digits, '.', '_', '-'; at most 128)",
                 path=self.root,
             )
         return self.root / SESSIONS / session_id
@@ -210,6 +215,14 @@ class FileStore:
             parent = header.data.get("parent") if header is not None else None
             if isinstance(parent, dict) and parent.get("session_id") == session_id:
                 yield name
+
+
+def _root(root: str | os.PathLike[str]) -> Path:
+    """Raises SessionNotFound for what cannot have been meant."""
+    if not isinstance(root, str | os.PathLike) or not os.fspath(root):
+        said = "an empty text" if root == "" else f"of type {type(root).__name__}"
+        raise SessionNotFound(f"the root is {said}; give the directory that sessions are kept in", path="")
+    return Path(root)
 
 
 def _row(directory: str, name: str) -> JsonObject | None:

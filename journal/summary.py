@@ -17,6 +17,8 @@ from .views.closed import Closed
 
 #: Of the shape below. A summary of another version is not read.
 VERSION: Final = 2
+#: Characters of labels that a row holds: it is read as a whole for every session of a listing.
+_LABELS: Final = 4096
 
 
 @cache
@@ -42,13 +44,20 @@ def from_json(value: Any) -> State:
 
 
 def listing(state: State) -> JsonObject:
-    """``{session_id, name, last_activity, turns}``; ``last_activity`` in Unix milliseconds."""
-    header, name = state.session.header or {}, state.session.value("name")
+    """``{session_id, name, last_activity, turns, labels, flagged, archived}``; ``last_activity`` in Unix milliseconds.
+
+    ``labels`` is None where there are too many of them for a row.
+    """
+    settings = state.session.settings()
+    labels = [label for label in settings["labels"] if isinstance(label, str)]
     return {
-        "session_id": header.get("session_id"),
-        "name": name if isinstance(name, str) else None,
+        "session_id": (state.session.header or {}).get("session_id"),
+        "name": settings["name"],
         "last_activity": state.last_ts,
         "turns": state.turns.last,
+        "labels": labels if sum(len(label) + 3 for label in labels) <= _LABELS else None,
+        "flagged": settings["flagged"],
+        "archived": settings["archived"],
     }
 
 

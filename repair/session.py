@@ -144,6 +144,12 @@ class Session:
         """Is what the view shows what is on disk? False where closers exist in memory only, or damage is open."""
         return self.verdict == "healthy"
 
+    def settings(self) -> JsonObject:
+        """The newest ``{name, labels, flagged, archived, has_unread, cwd, backend, model, permission_mode,
+        connection}``, and what else was set by patches: the header with every patch laid over it.
+        """
+        return self._state.session.settings()
+
     # ------------------------------------------------------------ read models, with the closers
 
     def turns(self) -> list[JsonObject]:
@@ -214,6 +220,7 @@ class Session:
             "bytes": self._diagnosis.source.size,
             "head": None if head is None else {"seq": head.seq, "sum": head.sum},
             "header": header,
+            "settings": self.settings(),
             "writer": writer_of(self.path),
             "findings": [finding.to_json() for finding in self.findings],
             "turns": self.turns(),

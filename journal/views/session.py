@@ -10,6 +10,28 @@ from .problem import Handlers, Problem, mapping
 #: The header's word for: every tool/call was durable before its body ran.
 TOOL_BOUNDARY: Final = "t1_after_preflight_v1"
 
+#: What can be set of a session → the JSON kind of its values.
+SETTINGS: Final[dict[str, type]] = {
+    "name": str,
+    "labels": list,
+    "flagged": bool,
+    "archived": bool,
+    "has_unread": bool,
+    "cwd": str,
+    "backend": str,
+    "model": str,
+    "permission_mode": str,
+    "connection": str,
+}
+
+
+def setting(key: str, value: Any) -> Any:
+    """``value`` if it is of the kind of its key in ``SETTINGS``; else what holds unset: None, no labels, or False."""
+    kind = SETTINGS[key]
+    if type(value) is kind:
+        return value
+    return None if kind is str else kind()
+
 
 @attrs.define(slots=True)
 class Session:
@@ -26,6 +48,11 @@ class Session:
     def value(self, key: str) -> Any:
         """The newest value of a key: the last patch's, else the header's, else None."""
         return self.patch[key] if key in self.patch else mapping(self.header).get(key)
+
+    def settings(self) -> JsonObject:
+        """The newest value of every key of ``SETTINGS``, then of whatever else patches have set."""
+        own = {key: value for key, value in self.patch.items() if key not in SETTINGS}
+        return {**{key: setting(key, self.value(key)) for key in SETTINGS}, **own}
 
     @property
     def tool_boundary(self) -> bool:

@@ -58,6 +58,9 @@ def test_a_closed_writer_leaves_a_snapshot_of_its_fold(path: Path) -> None:
         "name": "second",
         "last_activity": reading.scan.last_ts,
         "turns": 2,
+        "labels": [],
+        "flagged": False,
+        "archived": False,
     }
     assert orjson.loads(second) == orjson.loads(orjson.dumps(to_json(reading.state)))
     state, head, seq = resumed(path)

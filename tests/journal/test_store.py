@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from maka.journal.errors import JournalConflict, JournalError, JournalLocked, JournalWriteError, SessionNotFound
+from maka.journal.snapshot import peek
 from maka.journal.store import FileStore, default_root
+from maka.repair.session import inspect
 from support.builder import Builder
 from support.drafts import header, note, rename, whole_turn
 
@@ -117,6 +119,7 @@ def test_a_fitting_snapshot_is_believed(store: FileStore) -> None:
     with FileStore(store.root, verdict=lambda state: "healthy").create(header(name="n"), whole_turn()) as writer:
         last = writer.append_durable(note()).ts
     expected = {"session_id": "s1", "name": "n", "last_activity": last, "turns": 1, "verdict": "healthy"}
+    expected |= {"labels": [], "flagged": False, "archived": False}
     assert store.list() == [expected]
 
 
@@ -147,6 +150,9 @@ def test_without_a_snapshot_the_ends_of_the_file_tell(store: FileStore) -> None:
         "last_activity": builder.ts,
         "turns": 2,
         "verdict": "unchecked",
+        "labels": [],
+        "flagged": False,
+        "archived": False,
     }
 
 
@@ -160,6 +166,9 @@ def test_what_the_ends_cannot_tell_is_null(store: FileStore) -> None:
         "last_activity": None,
         "turns": None,
         "verdict": "unchecked",
+        "labels": None,
+        "flagged": None,
+        "archived": None,
     }
     builder.add("session/updated", {"patch": {"name": "seen at the end"}})
     builder.add("session/updated", {"patch": {"flagged": True}})
@@ -171,7 +180,48 @@ def test_what_the_ends_cannot_tell_is_null(store: FileStore) -> None:
         "last_activity": builder.ts,
         "turns": 2,
         "verdict": "unchecked",
+        "labels": None,
+        "flagged": True,
+        "archived": None,
     }
+
+
+PATCHES: list[tuple[dict[str, Any], list[dict[str, Any]], list[Any]]] = [
+    ({}, [], [None, [], False, False]),
+    ({"name": "n", "labels": ["a"]}, [], ["n", ["a"], False, False]),
+    ({"labels": ["a"]}, [{"labels": []}, {"archived": True}], [None, [], False, True]),
+    ({}, [{"archived": True, "flagged": True}, {"archived": False, "name": "new"}], ["new", [], True, False]),
+    ({"name": "n"}, [{"name": None, "labels": 5, "flagged": "yes", "archived": 1}], [None, [], False, False]),
+]
+
+
+@pytest.mark.parametrize(("begun", "patches", "expected"), PATCHES)
+def test_a_row_shows_the_newest_settings_from_the_bytes_and_from_a_snapshot(
+    store: FileStore, begun: dict[str, Any], patches: list[dict[str, Any]], expected: list[Any]
+) -> None:
+    builder = Builder(**begun)
+    for patch in patches:
+        builder.add("session/updated", {"patch": patch})
+    put(store, "s1", builder.raw())
+    shown = ["name", "labels", "flagged", "archived"]
+    assert [row(store)[key] for key in shown] == expected
+    store.open("s1").close()
+    found = peek(f"{store.directory('s1')}/snapshot.json")
+    assert found is not None
+    assert [found.row[key] for key in shown] == expected
+    assert [row(store)[key] for key in shown] == expected
+
+
+def test_labels_that_are_too_many_for_a_row_are_left_out_of_it(store: FileStore) -> None:
+    store.create(header("s1", labels=["label"] * 10_000)).close()
+    assert (row(store)["labels"], row(store)["archived"]) == (None, False)
+    assert inspect(store.path("s1")).settings()["labels"] == ["label"] * 10_000
+
+
+@pytest.mark.parametrize("root", ["", 5, b"root"])
+def test_what_is_no_root_is_refused(root: Any) -> None:
+    with pytest.raises(SessionNotFound, match="the root is .*; give the directory that sessions are kept in"):
+        FileStore(root)
 
 
 def test_words_inside_a_text_are_no_events(store: FileStore) -> None:
@@ -206,7 +256,7 @@ def test_damaged_sessions_are_listed_and_never_block_the_others(store: FileStore
     assert [row["session_id"] for row in rows] == ["bad", "good"]
     assert rows[0]["verdict"] == ("unchecked" if raw else "unreadable")
     assert rows[0]["name"] in (None, "n")
-    assert set(rows[0]) == {"session_id", "name", "last_activity", "turns", "verdict"}
+    assert set(rows[0]) == set(rows[1])
 
 
 def test_what_cannot_be_read_is_listed(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:

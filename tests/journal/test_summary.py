@@ -75,6 +75,9 @@ def test_a_listing_tells_a_session() -> None:
         "name": "after",
         "last_activity": builder.ts,
         "turns": 2,
+        "labels": [],
+        "flagged": False,
+        "archived": False,
     }
 
 

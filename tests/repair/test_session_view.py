@@ -70,8 +70,8 @@ def test_the_pending_closers_are_those_of_the_repair(tmp_path: Path) -> None:
 
 
 KEYS = (
-    "session_id path format verdict events bytes head header writer findings turns runs continuations handoffs "
-    "interactions queue plans usage pending"
+    "session_id path format verdict events bytes head header settings writer findings turns runs "
+    "continuations handoffs interactions queue plans usage pending"
 )
 
 
@@ -102,6 +102,29 @@ def test_the_document(tmp_path: Path) -> None:
     assert [handoff["state"] for handoff in document["handoffs"]] == ["continued"]
     assert set(document["queue"]) == {"steering", "followup"}
     assert document["event_list"][0]["type"] == "session/header"
+
+
+def test_the_settings_are_the_newest_values(tmp_path: Path) -> None:
+    builder = Builder(name="first", labels=["a"])
+    builder.add("session/updated", {"patch": {"name": "second", "archived": True, "x-mine": [1]}})
+    builder.add("session/updated", {"patch": {"permission_mode": "bypass", "archived": False, "labels": "no list"}})
+    view = maka.inspect(builder.write(tmp_path))
+    assert view.header is not None
+    expected = {
+        "name": "second",
+        "labels": [],
+        "flagged": False,
+        "archived": False,
+        "has_unread": False,
+        "cwd": view.header.cwd,
+        "backend": view.header.backend,
+        "model": view.header.model,
+        "permission_mode": "bypass",
+        "connection": None,
+        "x-mine": [1],
+    }
+    assert view.settings() == view.to_json()["settings"] == expected
+    assert view.header.name == "first"
 
 
 def test_a_session_is_found_by_its_id_its_folder_and_its_path(tmp_path: Path) -> None:
