@@ -57,7 +57,8 @@ def repair(target: str, root: str | None, *, dry_run: bool, salvage: bool) -> An
     try:
         report = apply(path, dry_run=dry_run, salvage=salvage)
     except JournalLocked as error:
-        return Answer(_not_begun(path, dry_run, survey(path).verdict), exits.LOCKED, str(error))
+        doc = {**_not_begun(path, dry_run, survey(path).verdict), "locked": True}
+        return Answer(doc, exits.LOCKED, str(error))
     except (SessionNotFound, JournalWriteError, JournalConflict):
         raise
     except JournalError as error:

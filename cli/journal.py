@@ -129,7 +129,8 @@ def list_(context: typer.Context, as_json: Json = False, root: Root = None) -> i
     elif doc["sessions"]:
         console.write(render.listing(doc, console.paint))
     else:
-        console.say(f"there is no session under {place}")
+        missing = "" if place.exists() else ": that directory is not there; look at --root and $MAKA_HOME"
+        console.say(f"there is no session under {place}{missing}")
     return exits.DONE
 
 

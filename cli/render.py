@@ -38,6 +38,9 @@ VERDICT_MEANING: Final = {
     "unreadable": "no event can be read",
 }
 
+#: What a person has marked a session with, as words.
+_MARKS: Final = {"archived": "archived", "flagged": "flagged", "has_unread": "unread"}
+
 #: The first of these that was found decides what can be done; the remedies of the others are of no use yet.
 _DECIDING: Final = ("unreadable", "unsupported", "damage", "repairable")
 
@@ -111,6 +114,9 @@ def _facts(doc: Doc, paint: Painter) -> Lines:
         ["path", line(doc.get("path"))],
         ["verdict", verdict + (f"  {meaning}" if meaning else "")],
     ]
+    now = _object(doc.get("settings")) or header
+    said = {"name": _name(now), "labels": _labels(now), "marked": _marks(now)}
+    rows += [[title, shown] for title, shown in said.items() if shown]
     holds = f"{_number(doc.get('events')):,} {'event' if doc.get('events') == 1 else 'events'}"
     if "bytes" in doc:
         holds += f", {size(_number(doc['bytes']))}"
@@ -119,9 +125,9 @@ def _facts(doc: Doc, paint: Painter) -> Lines:
     rows.append(["holds", holds])
     if header:
         by = _object(header.get("created_by"))
-        made = f"{line(header.get('model') or '-', 40)} ({line(header.get('backend') or '-', 40)})"
-        rows.append(["model", f"{made}, permission {line(header.get('permission_mode') or '-', 20)}"])
-        rows.append(["folder", line(header.get("cwd") or "-", 100)])
+        made = f"{line(now.get('model') or '-', 40)} ({line(now.get('backend') or '-', 40)})"
+        rows.append(["model", f"{made}, permission {line(now.get('permission_mode') or '-', 20)}"])
+        rows.append(["folder", line(now.get("cwd") or "-", 100)])
         rows.append(["written by", f"{line(by.get('name', '-'), 40)} {line(by.get('version', ''), 40)}"])
         parent = _object(header.get("parent"))
         if parent:
@@ -316,12 +322,14 @@ def repair(doc: Doc, paint: Painter) -> Lines:
     """The answer of `repair`: what was done, or with `dry_run` what would be."""
     would = bool(doc.get("dry_run"))
     before, after = str(doc.get("verdict_before")), str(doc.get("verdict_after"))
+    locked = bool(doc.get("locked"))
     set_aside, appended = _rows(doc, "set_aside"), _rows(doc, "appended")
     out = table(
         [["session", line(doc.get("session_id"))], ["path", line(doc.get("path"))]], paint, styles=_label, indent=""
     )
     if before == after:
-        nothing = "nothing to do" if before == "healthy" else "nothing was done"
+        nothing = "nothing to do" if before == "healthy" and not locked else "nothing was done"
+        nothing += ", a live writer has it locked" if locked else ""
         return [*out, f"{paint('verdict', 'dim')}  {_verdict(after, paint)}: {nothing}"]
     arrow = f"{_verdict(before, paint)} → {_verdict(after, paint)}"
     out.append(f"{paint('verdict', 'dim')}  {arrow}{' once done' if would else ''}")
@@ -370,16 +378,20 @@ def listing(doc: Doc, paint: Painter) -> Lines:
             line(row.get("verdict")),
             _optional(row.get("turns")),
             moment(row.get("last_activity")),
-            line(row.get("name") or "", 60),
+            _marks(row),
+            _name(row),
         ]
         for row in _rows(doc, "sessions")
     ]
+    head = ["session", "verdict", "turns", "last activity", "marked", "name"]
+    kept = [i for i, title in enumerate(head) if title != "marked" or any(row[i] for row in rows)]
+    body = [[row[i] for i in kept] for row in rows]
 
     def style(column: int, cell: str) -> str:
         return VERDICT_STYLE.get(cell, "") if column == 1 else ""
 
-    head = ["session", "verdict", "turns", "last activity", "name"]
-    return table(rows, paint, head=head, styles=style, right=frozenset({2}), indent="") if rows else []
+    shown = [head[i] for i in kept]
+    return table(body, paint, head=shown, styles=style, right=frozenset({2}), indent="") if rows else []
 
 
 # ---------------------------------------------------------------- app
@@ -508,6 +520,19 @@ def words(content: object) -> str:
 
 def _verdict(verdict: str, paint: Painter) -> str:
     return paint(line(verdict), VERDICT_STYLE.get(verdict, ""))
+
+
+def _name(settings: Doc) -> str:
+    return line(settings.get("name") or "", 60)
+
+
+def _labels(settings: Doc) -> str:
+    labels = settings.get("labels")
+    return line(", ".join(map(str, labels)), _CELL) if isinstance(labels, list) else ""
+
+
+def _marks(settings: Doc) -> str:
+    return ", ".join(word for key, word in _MARKS.items() if settings.get(key) is True)
 
 
 def _label(column: int, cell: str) -> str:

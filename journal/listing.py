@@ -47,7 +47,9 @@ def from_ends(session_id: str, head: bytes, tail: bytes, whole: bool) -> JsonObj
     out |= _patched(tail, start, end)
     if tail.rfind(b'"type":"continuation/start","data":{', start, end) < 0:
         starts = _backwards(tail, b'"type":"turn/start","data":{', start, end)
-        out["turns"] = next((event.data["turn"] for event in starts if event.type == "turn/start"), 0 if whole else None)
+        out["turns"] = next(
+            (event.data["turn"] for event in starts if event.type == "turn/start"), 0 if whole else None
+        )
     return out
 
 

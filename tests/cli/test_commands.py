@@ -146,9 +146,11 @@ def test_a_held_lock_keeps_a_repair_out(maka_: Run, tmp_path: Path, flags: list[
         lock.flush()
         fcntl.flock(lock, fcntl.LOCK_EX)
         ran = maka_("journal", "repair", path, "--json", *flags)
-        assert (ran.code, ran.json["appended"]) == (3, [])
+        assert (ran.code, ran.json["appended"], ran.json["locked"]) == (3, [], True)
         assert ran.json["verdict_before"] == ran.json["verdict_after"] == "interrupted"
         assert "process 4711 since 20" in ran.err
+        ran = maka_("journal", "repair", path, *flags)
+        assert (ran.code, "nothing was done, a live writer has it locked" in ran.out) == (3, True)
         assert maka_("journal", "inspect", path).code == 1
         assert maka_("journal", "show", path).code == 0
     assert path.read_bytes() == interrupted()
@@ -220,7 +222,11 @@ def test_list_of_an_empty_root(maka_: Run, tmp_path: Path) -> None:
     assert (ran.code, ran.json, ran.err) == (0, {"sessions": []}, "")
     ran = maka_("journal", "list", "--root", tmp_path / "nowhere")
     assert (ran.code, ran.out) == (0, "")
-    assert "nowhere" in ran.err
+    place = tmp_path / "nowhere"
+    sentence = f"there is no session under {place}"
+    assert ran.err == f"{sentence}: that directory is not there; look at --root and $MAKA_HOME\n"
+    place.mkdir()
+    assert maka_("journal", "list", "--root", place).err == f"{sentence}\n"
 
 
 def test_show_gives_the_history_of_a_model(maka_: Run, tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ KEYS = st.sampled_from(
         r"\w+",
         """
         session_id path verdict events bytes head header writer findings turns runs continuations handoffs
-        interactions queue plans usage pending event_list dry_run verdict_before verdict_after set_aside appended
+        interactions queue plans usage pending event_list
+        settings labels flagged archived has_unread locked dry_run verdict_before verdict_after set_aside appended
         unverified sessions data type seq ts offset length file code severity message remedy count was calls run_ids
         reason kind name state content text source target execution outcome steering followup created_by parent since
         """,
@@ -237,6 +238,13 @@ def test_a_repair_of_what_is_whole_says_so() -> None:
     assert "healthy: nothing to do" in "\n".join(render.repair(whole, text.plain))
 
 
+def test_a_repair_of_what_is_locked_says_so() -> None:
+    held = {**REPAIR, "verdict_before": "healthy", "set_aside": [], "appended": [], "locked": True}
+    rows = "\n".join(render.repair(held, text.plain))
+    assert "healthy: nothing was done, a live writer has it locked" in rows
+    assert "nothing to do" not in rows
+
+
 def test_a_repair_that_only_ends_the_last_line_says_so() -> None:
     bare = {**REPAIR, "verdict_before": "interrupted", "set_aside": [], "appended": []}
     assert "the last line would get the LF that it lacked" in "\n".join(render.repair(bare, text.plain))
@@ -258,6 +266,25 @@ def test_a_listing_has_a_line_for_each_session() -> None:
         "a        healthy        3  2026-09-21 14:13:20Z  first",
         "b        unchecked      -  -",
     ]
+
+
+def test_a_listing_shows_marks_where_there_are_any() -> None:
+    row = {"session_id": "a", "name": "n", "last_activity": None, "turns": 1, "verdict": "healthy"}
+    sessions = [{**row, "archived": True, "flagged": True}, {**row, "archived": None, "flagged": False}]
+    assert render.listing({"sessions": sessions}, text.plain) == [
+        "session  verdict  turns  last activity  marked             name",
+        "a        healthy      1  -              archived, flagged  n",
+        "a        healthy      1  -                                 n",
+    ]
+
+
+def test_an_inspection_shows_the_newest_settings() -> None:
+    now = {"name": "new", "labels": ["x", "y"], "flagged": True, "has_unread": True, "model": "small", "backend": "b"}
+    rows = [" ".join(row.split()) for row in shown({**INSPECTION, "settings": now}).splitlines()]
+    for row in ("name new", "labels x, y", "marked flagged, unread", "model small (b), permission -"):
+        assert row in rows
+    bare = [row.split()[:1] for row in shown(INSPECTION).splitlines()]
+    assert not [word for word in (["name"], ["labels"], ["marked"]) if word in bare]
 
 
 def test_a_verification_names_the_lines_that_nothing_proves() -> None:
