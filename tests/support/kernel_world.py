@@ -437,8 +437,10 @@ class World:
             error = future.exception()
             if error is not None:
                 self._judge(error, f"a stop of {session_id}")
-            if attempt is not None and (not attempt.done() or attempt.result() is not error):
-                told = attempt.result() if attempt.done() else "nothing yet"
+            told = "nothing yet" if attempt is None or not attempt.done() else attempt.result()
+            if isinstance(told, asyncio.CancelledError) and isinstance(error, KernelClosed):
+                return  # the kernel closed over it, and says so to all who wait
+            if attempt is not None and told is not error:
                 self.watch.wrong(f"a stop of {session_id} ended with {error!r}, its attempt with {told!r}")
 
         future.add_done_callback(ended)
