@@ -15,7 +15,7 @@ import maka
 from maka.cli import exits
 from maka.journal import codec, events, findings, reader, shapes
 from support import documents
-from support.documents import CONFIGURATION, EMBEDDING, FORMAT, LIBRARY, RUNBOOK
+from support.documents import CONFIGURATION, EMBEDDING, FORMAT, LIBRARY, MODELS, RUNBOOK
 
 DOCUMENTS = {
     "format.md": FORMAT,
@@ -23,6 +23,7 @@ DOCUMENTS = {
     "library.md": LIBRARY,
     "configuration.md": CONFIGURATION,
     "embedding.md": EMBEDDING,
+    "models.md": MODELS,
 }
 #: Those whose examples run one after the other, section by section.
 WITH_EXAMPLES = ("library.md", "configuration.md", "embedding.md")

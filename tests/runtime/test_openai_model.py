@@ -14,20 +14,22 @@ import pytest
 
 import maka
 from maka.journal.store import FileStore
+from maka.runtime.app import App
 from maka.runtime.conversation import Conversation
 from maka.runtime.loop import Loop, Options, Stop, TurnOutcome
 from maka.runtime.model import Chunk, Finish, ModelAdapter, ModelError, ModelRequest, TextDelta
 from maka.runtime.models import chat_errors
 from maka.runtime.models.openai import OpenAIModel
+from maka.runtime.sessions import SessionManager
 from maka.runtime.tools import ToolOutput
 from support import documents
 from support.chat_server import DONE, ChatServer, Cut, Raw, Status, Wait, asks, chat_server, delta, says
+from support.documents import MODELS
 from support.legal import assert_legal
 from support.loops import FakeTool, header
 
 KEY = "sk-this-is-secret"
 REQUEST = ModelRequest("m", [{"role": "user", "content": [{"kind": "text", "text": "hi"}]}])
-MODELS = (documents.DOCS / "models.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)
@@ -490,16 +492,44 @@ def server_in_a_thread(*script: list[Any]) -> Iterator[ChatServer]:
         thread.join()
 
 
-def test_the_document_s_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAKA_HOME", str(tmp_path / "root"))
-    monkeypatch.chdir(tmp_path)
+#: With a manager, in a module, and the loop by itself.
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", MODELS, re.MULTILINE | re.DOTALL)
+
+
+@contextmanager
+def example(number: int, *script: list[Any], root: Path) -> Iterator[tuple[dict[str, Any], ChatServer]]:
+    """What an example of the document has made; it runs in ``root`` with a server that plays the script."""
+    namespace: dict[str, Any] = {"__name__": "__example__"}
+    with pytest.MonkeyPatch.context() as patched, server_in_a_thread(*script) as server:
+        patched.chdir(root)
+        for name, value in (("MAKA_HOME", "root"), ("OPENAI_BASE_URL", server.url), ("OPENAI_API_KEY", KEY)):
+            patched.setenv(name, value)
+        exec(compile(EXAMPLES[number], "models.md", "exec"), namespace)  # noqa: S102
+        yield namespace, server
+
+
+@pytest.mark.parametrize("number", [0, 2], ids=["manager", "loop"])
+def test_the_document_s_examples_run(tmp_path: Path, number: int) -> None:
     script = asks(("c1", "write_file", '{"path":"note.txt","content":"40 chairs"}')), says("Done.")
-    with server_in_a_thread(*script) as server:
-        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        monkeypatch.setenv("OPENAI_API_KEY", KEY)
-        exec(compile(documents.block(MODELS, "python"), "models.md", "exec"), {"__name__": "__example__"})  # noqa: S102
+    with example(number, *script, root=tmp_path) as (_, server):
+        assert len(server.requests) == 2
     assert (tmp_path / "note.txt").read_text() == "40 chairs"
-    assert len(server.requests) == 2
+    assert server.requests[0]["temperature"] == 0
+
+
+def test_the_document_s_app_of_a_module_shares_one_adapter_that_the_program_closes(tmp_path: Path) -> None:
+    async def use(app: App, model: Callable[[], OpenAIModel]) -> list[str]:
+        async with SessionManager(tmp_path / "root", app=app) as manager:
+            told = [event for _ in range(2) async for event in manager.send(await manager.create(), "hi")]
+        await model().aclose()
+        return [event.data["text"] for event in told if event.kind == "text_complete"]
+
+    assert len(EXAMPLES) == 3
+    with example(1, says("One."), says("Two."), root=tmp_path) as (made, server):
+        assert made["model"].cache_info().currsize == 0, "importing it needs no key"
+        assert asyncio.run(use(made["app"], made["model"])) == ["One.", "Two."]
+        assert made["model"].cache_info().currsize == 1
+        assert len(server.requests) == 2
 
 
 def test_the_document_tells_every_kind_of_failure() -> None:
