@@ -11,6 +11,7 @@ from ..conversation import Conversation
 from ..session_events import InteractionKind, SessionEvent
 from ..tools.base import Tool
 
+#: ``redirect``: another message is to take the turn's place.
 StopReason = Literal["user_stop", "redirect"]
 StopMode = Literal["immediate", "after_step"]
 
@@ -31,9 +32,9 @@ class Interactions(Protocol):
 
     async def ask(self, kind: InteractionKind, request: JsonObject) -> JsonObject:
         """Publishes the request and waits for its outcome, as ``interaction/resolved`` holds it: an answer of the
-        kind, or ``{"kind": "closure", "reason"}``.
+        kind, or ``{"kind": "closure", "reason"}``. The shapes: docs/embedding.md, "Questions and answers".
 
-        Raises InteractionRefused where it cannot be asked (too many wait, wrong shape, the run is over), and
+        Raises InteractionRefused where it cannot be asked (too many wait, no such kind, wrong shape, the run is over), and
         RuntimeInteractionInvariantError where nobody is there to answer.
         """
         ...
