@@ -34,8 +34,8 @@ class Interactions(Protocol):
         """Publishes the request and waits for its outcome, as ``interaction/resolved`` holds it: an answer of the
         kind, or ``{"kind": "closure", "reason"}``. The shapes: docs/embedding.md, "Questions and answers".
 
-        Raises InteractionRefused where it cannot be asked (too many wait, no such kind, wrong shape, the run is over), and
-        RuntimeInteractionInvariantError where nobody is there to answer.
+        Raises InteractionRefused where it cannot be asked (too many wait, no such kind, wrong shape, the run is over),
+        and RuntimeInteractionInvariantError where nobody is there to answer.
         """
         ...
 
