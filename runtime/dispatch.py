@@ -14,6 +14,7 @@ from ..journal.wording import UNKNOWN_ERROR
 from .ledger import Sink
 from .outputs import Store, cut, shorten
 from .progress import ABORTED, NEVER_RAN, Call
+from .tasks import seen
 from .tools.arguments import BadArguments, parse, validate
 from .tools.base import Ask, LeftBehind, Tool, ToolContext, ToolFailed, ToolOutput, ask_nobody, text_block
 
@@ -175,6 +176,8 @@ class Dispatcher:
         )
         seconds: float | None = getattr(tool, "timeout", TIMEOUT)
         body = asyncio.ensure_future(_body(tool, arguments, context))
+        # An interrupt goes through the loop, and may be the last that happens here.
+        body.add_done_callback(seen)
         try:
             await asyncio.wait({body}, timeout=seconds)
         except asyncio.CancelledError:
@@ -195,7 +198,6 @@ class Dispatcher:
         await asyncio.wait({body}, timeout=self.limits.grace)
         if not body.done():
             self._left(f"{call.name} ({call.call_id}) did not end within {self.limits.grace:g} s")
-            body.add_done_callback(lambda left: left.cancelled() or left.exception())
             return None
         if body.cancelled():
             return None

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection, Coroutine
 from typing import Any
 
-from .errors import RuntimeFailure
+from .errors import RuntimeFailure, describe
 
 
 async def all_done(futures: "Collection[asyncio.Future[Any]]") -> bool:
@@ -25,6 +25,8 @@ async def all_done(futures: "Collection[asyncio.Future[Any]]") -> bool:
 class Tasks:
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
+        #: They were cancelled by whoever owns them. A cancellation before that comes from outside.
+        self.over = False
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
@@ -34,6 +36,7 @@ class Tasks:
 
     async def cancel(self, seconds: float) -> None:
         """Cancels what still runs, and waits so long for it to end."""
+        self.over = True
         left = [task for task in self._running if task is not asyncio.current_task()]
         for task in left:
             task.cancel()
@@ -51,10 +54,17 @@ def seen(future: "asyncio.Future[Any]") -> None:
 
 
 def foreign(error: BaseException) -> BaseException:
-    """The failure as others may be told it: a cancellation that somebody else raised is a failure like any other."""
+    """The failure as others may be told it: what steers a task or an iterator is, raised by somebody else, a failure
+    like any other.
+    """
     if isinstance(error, asyncio.CancelledError):
         return RuntimeFailure("something that the kernel called cancelled itself; mend it so that it returns or raises")
-    return error
+    plain = isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration)
+    if plain or isinstance(error, KeyboardInterrupt | SystemExit):
+        return error
+    failure = RuntimeFailure(f"something that the kernel called raised {describe(error, typed=True)}; mend it")
+    failure.__cause__ = error
+    return failure
 
 
 def failure_of(future: "asyncio.Future[Any]") -> BaseException | None:

@@ -21,7 +21,7 @@ from ..ledger import Ledger
 from ..lifecycle import log
 from ..progress import beginning
 from ..session_events import BARRIERS, SessionEvent
-from ..tasks import failure_of, foreign
+from ..tasks import failure_of, foreign, seen
 from .asking import KIND_OF
 from .authority import RunIdentity
 from .backends import Backends, check
@@ -58,7 +58,13 @@ class Course:
         try:
             await self._drive(run)
         except asyncio.CancelledError:
-            raise  # the kernel closes, and cuts the run off
+            # Where the kernel closes it cuts the run off.
+            if not self._parts.tasks.over:
+                await self._interrupted(run)
+            raise
+        except (KeyboardInterrupt, SystemExit) as error:
+            self._cut(run, error)
+            raise
         except BaseException as error:
             log.exception("run %s of session %s failed unforeseen", run.identity.run_id, run.identity.session_id)
             self._cut(run, error)
@@ -99,6 +105,25 @@ class Course:
             run.started.set_result(None)
             await self._stream(run)
         await self._finish(run)
+
+    async def _interrupted(self, run: Run) -> None:
+        """Somebody cancelled all tasks of the loop, as ``asyncio.run`` does for an interrupt: the turn gets its end."""
+        try:
+            if run.begun and not run.exited:
+                run.claim_terminal("event", {"kind": "aborted", "source": "shutdown"})
+                if run.pump is not None:
+                    # Once: a second time would cut off what still comes to its end.
+                    if not run.pump.cancelling():
+                        run.pump.cancel()
+                    await asyncio.wait({run.pump}, timeout=self._parts.deadlines.exit)
+                run.stream_ended = True
+                run.entry.changed()
+                if not run.started.done():
+                    run.started.set_exception(self._closed_over(run))
+                await self._finish(run)
+        finally:
+            if not run.exited:
+                self.cut_off(run)
 
     async def _prepare(self, run: Run) -> None:
         """Up to the batch that begins the turn, which is handed to the writer. Raises Cancelled, and what fails."""
@@ -183,6 +208,8 @@ class Course:
             else:
                 run.sent = True
                 run.pump = self._parts.spawn(self._pump(run, generation), f"stream of run {run.identity.run_id}")
+                # An interrupt may be the last that happens here: then nobody looks at what it raised.
+                run.pump.add_done_callback(seen)
                 await asyncio.wait({run.pump})
                 error = failure_of(run.pump)
         run.stream_ended = True
@@ -344,7 +371,9 @@ class Course:
         if not run.lost:
             ledger.progress.cleanup += [f"{type(failure).__name__}: {failure}" for failure in run.failures]
             try:
-                ledger.settle()
+                if not run.settled:
+                    ledger.settle()
+                    run.settled = True
                 await ledger.barrier()
             except JournalError as error:
                 self.degrade(run, error)
@@ -358,12 +387,12 @@ class Course:
 
     def cut_off(self, run: Run) -> None:
         """The kernel has closed, and the run is not over: those who wait for it must not wait for ever."""
-        self._cut(
-            run,
-            KernelClosed(
-                f"the kernel was closed before run {run.identity.run_id} of session {run.identity.session_id} was "
-                "over; what is in the journal is safe, open the session again to see it"
-            ),
+        self._cut(run, self._closed_over(run))
+
+    def _closed_over(self, run: Run) -> KernelClosed:
+        return KernelClosed(
+            f"the kernel was closed before run {run.identity.run_id} of session {run.identity.session_id} was "
+            "over; what is in the journal is safe, open the session again to see it"
         )
 
     def _cut(self, run: Run, error: BaseException) -> None:
@@ -373,6 +402,8 @@ class Course:
         leave(run)
         if not run.started.done():
             run.started.set_exception(foreign(error))
+            # At once: the loop may end before it calls back.
+            seen(run.started)
         run.exit(foreign(error))
 
     def _unbind(self, run: Run) -> None:

@@ -346,7 +346,9 @@ class RuntimeKernel:
             return
         run.entry = self._entries.get(run.identity.session_id)
         run.entry.runs.append(run)
-        self._parts.spawn(self._course.drive(run), f"run {run.identity.run_id}")
+        driving = self._parts.spawn(self._course.drive(run), f"run {run.identity.run_id}")
+        # One that is cancelled before it has begun does nothing of it.
+        driving.add_done_callback(lambda _: run.exited or self._course.cut_off(run))
 
     def _cancel(self, run: Run) -> None:
         """Of a run that has not begun: it ends without an error and leaves nothing."""
@@ -374,7 +376,9 @@ class RuntimeKernel:
         )
         self._parts.say(run, "stop_requested", source=source, mode=mode)
         run.entry.changed()
-        self._parts.spawn(self._carry_out(attempt), f"stop run {run.identity.run_id}")
+        carrying = self._parts.spawn(self._carry_out(attempt), f"stop run {run.identity.run_id}")
+        # One that is cancelled before it has begun does nothing of it.
+        carrying.add_done_callback(lambda _: self._settle(attempt, asyncio.CancelledError()))
         return attempt
 
     async def _carry_out(self, attempt: StopAttempt) -> None:
@@ -386,6 +390,12 @@ class RuntimeKernel:
                 await self._backends.settle(run)
         except BaseException as error:
             failure = error
+        self._settle(attempt, failure)
+
+    def _settle(self, attempt: StopAttempt, failure: BaseException | None) -> None:
+        if attempt.future.done():
+            return
+        run = attempt.run
         run.entry.attempt = None
         run.entry.changed()
         self._backends.retire(run.entry)

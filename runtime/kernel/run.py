@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from ...journal.errors import JournalError
 from ...journal.events import Blocks, Draft, JsonObject
@@ -19,6 +19,8 @@ from .generations import Deadlines, Generation, Spawn
 
 Claimant = Literal["event", "stop"]
 Responder = Callable[[JsonObject], Awaitable[Any]]
+#: So often the turn's end is written where all tasks of the loop are cancelled, that one among them.
+_TRIES: Final = 2
 
 
 class Cancelled(Exception):
@@ -73,6 +75,8 @@ class Run:
         self.exited = False
         #: Its journal failed, or its begin was refused: nothing more of it is written.
         self.lost = False
+        #: ``run/settled`` was handed to the writer.
+        self.settled = False
         #: What was said is being made durable and told, or will soon be.
         self.telling = False
         self._tell_handle: asyncio.TimerHandle | None = None
@@ -108,14 +112,22 @@ class Run:
         """No request and no answer is taken any more. Raises RuntimeInteractionFailStopError; the same each time."""
         if self._closing is None:
             self._closing = self._spawn(self._close_interactions(), "close interactions")
-        await asyncio.shield(self._closing)
+        closing = self._closing
+        await asyncio.wait({closing})
+        if closing.cancelled():
+            raise self._uncertain(RuntimeError("it was interrupted"))
+        closing.result()
 
     async def _close_interactions(self) -> None:
         self.asking.close()
         if self.owner is None:
             return
         close = self._spawn(_closed(self.owner, self.closure), "interaction owner close")
-        await asyncio.wait({close}, timeout=self._deadlines.stop)
+        try:
+            await asyncio.wait({close}, timeout=self._deadlines.stop)
+        except asyncio.CancelledError:
+            close.cancel()
+            raise
         failure: BaseException | None
         if not close.done():
             close.cancel()
@@ -125,11 +137,14 @@ class Run:
         else:
             failure = close.exception()
         if failure is not None:
-            raise RuntimeInteractionFailStopError(
-                f"what was answered in run {self.identity.run_id} of session {self.identity.session_id} is not "
-                f"certain, because its interactions could not be closed ({failure}); look at them before it goes on",
-                failure,
-            )
+            raise self._uncertain(failure)
+
+    def _uncertain(self, failure: BaseException) -> RuntimeInteractionFailStopError:
+        return RuntimeInteractionFailStopError(
+            f"what was answered in run {self.identity.run_id} of session {self.identity.session_id} is not "
+            f"certain, because its interactions could not be closed ({failure}); look at them before it goes on",
+            failure,
+        )
 
     @property
     def closure(self) -> ClosureReason:
@@ -141,9 +156,14 @@ class Run:
         How the turn ends was claimed before. The interactions are closed first; where that fails the end is written
         all the same.
         """
-        if self._ending is None:
-            self._ending = self._spawn(self._end(), "end turn")
-        await asyncio.shield(self._ending)
+        for _ in range(_TRIES):
+            if self._ending is None or self._ending.cancelled():
+                self._ending = self._spawn(self._end(), "end turn")
+            ending = self._ending
+            await asyncio.wait({ending})
+            if not ending.cancelled():
+                break
+        ending.result()
 
     async def has_started(self) -> None:
         """Waits until its begin is durable and it is bound. Raises what failed."""
@@ -242,7 +262,8 @@ class Run:
         ]
         # A tool's result that could not be written may be written yet.
         await all_done(ledger.second_try)
-        ledger.end(self.reason, before=closures)
+        if not ledger.sealed:
+            ledger.end(self.reason, before=closures)
         await ledger.barrier()
 
     @property
