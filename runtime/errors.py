@@ -2,6 +2,19 @@
 
 from typing import Final
 
+#: Characters of a failure's text in the journal and in sentences: somebody else worded it.
+SAID: Final = 2_000
+
+
+def describe(error: BaseException, *, typed: bool = False) -> str:
+    """The text of a failure, bounded; ``typed``: with its type before it. Whatever wrote it, this never raises."""
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:
+        return f"{name}, whose text cannot be shown"
+    return (f"{name}: {text}" if typed else text or name)[:SAID]
+
 
 class RuntimeFailure(Exception):
     """Base of the family. What a journal raises is a JournalError instead."""

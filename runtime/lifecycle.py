@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import attrs
 
+from .errors import describe
+
 log = logging.getLogger("maka.runtime")
 
 #: Kind → the level of its log line.
@@ -68,19 +70,23 @@ class Lifecycle:
         level = KINDS[kind]
         if log.isEnabledFor(level):
             said = " ".join(
-                f"{key}={value!s}" for key, value in data.items() if key != "error" or level >= logging.ERROR
+                f"{key}={describe(value) if isinstance(value, BaseException) else value}"
+                for key, value in data.items()
+                if key != "error" or level >= logging.ERROR
             )
             log.log(level, "%s session=%s %s", kind, session_id, said)
         event = LifecycleEvent(kind, session_id, data)
         for listener in list(self._listeners):
             try:
                 listener(event)
-            except Exception as failure:
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as failure:
                 self._listener_failed(listener, kind, failure)
 
-    def _listener_failed(self, listener: Listener, kind: str, failure: Exception) -> None:
+    def _listener_failed(self, listener: Listener, kind: str, failure: BaseException) -> None:
         if listener in self._failed:
-            log.error("a lifecycle listener failed on %s: %s: %s", kind, type(failure).__name__, failure)
+            log.error("a lifecycle listener failed on %s: %s", kind, describe(failure, typed=True))
         else:
             self._failed.append(listener)
             log.exception("a lifecycle listener failed on %s; of its next failures there is a line each", kind)

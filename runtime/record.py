@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from ..journal.errors import InvalidEvent, JournalError, JournalWriteError
 from ..journal.events import Draft, Event, JsonObject
+from .errors import describe
 from .session_events import SessionEvent
 from .tasks import seen
 
@@ -143,6 +144,10 @@ class Recorder:
         except JournalError as error:
             self.failure = error
             raise
+        except Exception as error:
+            # A hook of the program's own that sees each event: what it kept from being written nobody knows.
+            self.failure = JournalError(f"an event could not be written: {describe(error, typed=True)}; mend the hook")
+            raise self.failure from error
 
     def _refuse_after_failure(self) -> None:
         if self.failure is not None:

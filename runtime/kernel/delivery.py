@@ -11,7 +11,7 @@ from ..session_events import DELTAS, SessionEvent
 
 #: Events kept for a consumer that does not read.
 LIMIT: Final = 1_024
-#: Characters of live text kept in one piece, what comes is then put into the next; and kept in all.
+#: Characters of live text kept in one piece, what comes is then put into the next; and characters kept in all.
 MERGED: Final = 64 * 1024
 MOST: Final = 4 * 1024 * 1024
 #: What ends a turn is never dropped.
@@ -50,9 +50,9 @@ class Delivery:
     def put(self, event: SessionEvent) -> None:
         if self._closed:
             return
-        size = len(event.data["text"]) if event.kind in DELTAS else 0
-        if len(self._waiting) >= self._limit or self._size + size > MOST:
-            self._drop()
+        size = _size(event.data)
+        while (len(self._waiting) >= self._limit or self._size + size > MOST) and self._drop():
+            pass
         if not self._merged(event, size):
             self._waiting.append(_Waiting(event, size=size))
         self._size += size
@@ -104,18 +104,29 @@ class Delivery:
         last.size += size
         return True
 
-    def _drop(self) -> None:
-        """Makes room for one."""
+    def _drop(self) -> bool:
+        """Makes room, if there is anything that may be dropped."""
         droppable = (
             next((i for i, waiting in enumerate(self._waiting) if waiting.event.kind in DELTAS), None),
             next((i for i, waiting in enumerate(self._waiting) if waiting.event.kind not in _KEPT), None),
         )
         index = next((i for i in droppable if i is not None), None)
-        if index is not None:
-            self._size -= self._waiting[index].size
-            del self._waiting[index]
-            self.dropped += 1
+        if index is None:
+            return False
+        self._size -= self._waiting[index].size
+        del self._waiting[index]
+        self.dropped += 1
+        return True
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
+
+
+def _size(value: object) -> int:
+    """Characters that a value holds."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_size, value.values()))
+    return sum(map(_size, value)) if isinstance(value, list) else 0

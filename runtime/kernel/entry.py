@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...journal.errors import JournalError
-from ..errors import SessionQuarantined
+from ..errors import SessionQuarantined, describe
 from ..journals import OpenSession
 from .generations import Generation
 
@@ -75,15 +75,17 @@ class Entry:
         generation = self.generation
         if generation is None:
             return None
-        if generation.phase == "failed":
+        if generation.phase == "failed" and generation.disposal_failure is not None:
             return SessionQuarantined(
                 f"session {self.session_id} is permanently quarantined: a backend could not be disposed "
-                f"({generation.disposal_failure}); what is in the journal is safe, start a new process to go on",
+                f"({describe(generation.disposal_failure)}); "
+                "what is in the journal is safe, start a new process to go on",
                 permanent=True,
             )
         if generation.failure is not None and generation.runs:
             return SessionQuarantined(
-                f"session {self.session_id} is quarantined: its backend failed to stop ({generation.failure}) and its "
+                f"session {self.session_id} is quarantined: its backend failed to stop "
+                f"({describe(generation.failure)}) and its "
                 "run has not ended; try again when it has",
                 permanent=False,
             )

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 
-from ..errors import RuntimeOwnerCleanupError
+from ..errors import RuntimeOwnerCleanupError, describe
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
     """The failures that an error stands for: groups and cleanup errors opened, all else as it is."""
     if isinstance(error, RuntimeOwnerCleanupError):
         yield from leaves(error.cause)
-    elif isinstance(error, BaseExceptionGroup):
+    elif isinstance(error, ExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)
     else:
@@ -30,6 +30,6 @@ def combine(message: str, failures: Iterable[BaseException | None]) -> BaseExcep
     for failure in given:
         if len({id(leaf) for leaf in leaves(failure)}) == len(unique) and isinstance(failure, RuntimeOwnerCleanupError):
             return failure
-    said = "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in unique.values())
+    said = "; ".join(describe(leaf, typed=True) for leaf in unique.values())
     sentence = f"{message}: {said}; look at each by itself"
     return RuntimeOwnerCleanupError(sentence, BaseExceptionGroup(message, list(unique.values())))

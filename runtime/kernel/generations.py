@@ -8,6 +8,7 @@ import attrs
 
 from ..backends.base import Backend, StopMode, StopReason
 from ..errors import BackendTimeout, RuntimeFailure
+from ..tasks import foreign
 from .failures import combine
 
 Phase = Literal["active", "stopping", "disposing", "terminated", "failed"]
@@ -177,4 +178,5 @@ class Generation:
             )
         if task.cancelled():
             return RuntimeFailure(f"{what}() of {self.name} cancelled itself; mend the backend")
-        return task.exception()
+        error = task.exception()
+        return None if error is None else foreign(error)

@@ -3,9 +3,9 @@
 from typing import Any, Final
 
 from ...journal.events import JsonObject
+from ..errors import SAID, describe
 from ..model import ModelError
 from ..session_events import END_OF, KINDS, SessionEvent, missing_key
-from ..steps import MESSAGE
 
 MISSING: Final[JsonObject] = {
     "kind": "failed",
@@ -16,6 +16,10 @@ MISSING: Final[JsonObject] = {
 _OF_RESPONSE: Final = frozenset(
     {"assistant_message", "text_delta", "thinking_delta", "text_complete", "thinking_complete", "token_usage"}
 )
+
+
+#: Characters of a word that somebody else chose.
+_WORD: Final = 256
 
 
 class Misbehaved(Exception):
@@ -53,12 +57,12 @@ def said(stop_reason: Any, error: JsonObject, abort_source: str) -> JsonObject:
     """How a turn ends by its ``complete``, and by the ``error`` or ``abort`` that came before."""
     kind = END_OF.get(stop_reason) if isinstance(stop_reason, str) else None
     if kind == "aborted":
-        return {"kind": kind, "source": abort_source}
+        return {"kind": kind, "source": named(abort_source)}
     if kind is not None and kind != "failed":
         return {"kind": kind}
     failure_class = error.get("failure_class") or ("backend_error" if kind == "failed" else stop_reason)
     message = error.get("message") or f"the backend ended the turn with {stop_reason!r} and did not say why"
-    return failed(str(failure_class), str(message))
+    return failed(failure_class, str(message))
 
 
 def raised(error: BaseException) -> JsonObject:
@@ -66,9 +70,14 @@ def raised(error: BaseException) -> JsonObject:
     if isinstance(error, Misbehaved):
         return failed(error.failure_class, str(error))
     if isinstance(error, ModelError):
-        return failed(error.kind, str(error))
-    return failed("backend_error", f"{type(error).__name__}: {error}")
+        return failed(error.kind, describe(error))
+    return failed("backend_error", describe(error, typed=True))
 
 
-def failed(failure_class: str, message: str) -> JsonObject:
-    return {"kind": "failed", "failure_class": failure_class, "message": message[:MESSAGE]}
+def failed(failure_class: object, message: str) -> JsonObject:
+    return {"kind": "failed", "failure_class": named(failure_class), "message": message[:SAID]}
+
+
+def named(word: object) -> str:
+    """A word that somebody else chose, as it may stand in the journal."""
+    return str(word)[:_WORD]

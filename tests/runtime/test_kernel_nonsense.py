@@ -1,0 +1,162 @@
+"""Errors that misbehave, hooks that raise, events that are huge: a session is never left jammed by them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import maka
+from maka.journal.errors import JournalError
+from maka.journal.events import Draft
+from maka.runtime import App, Deadlines, SessionManager, scripted_backend
+from maka.runtime.backends.base import SendInput
+from maka.runtime.errors import RuntimeFailure, describe
+from maka.runtime.kernel.delivery import MOST, Delivery
+from maka.runtime.kernel.failures import combine
+from maka.runtime.lifecycle import Lifecycle
+from maka.runtime.session_events import SessionEvent
+from maka.runtime.tasks import foreign
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+class Raising:
+    """Its ``send`` says a word and raises; its ``stop`` and ``dispose`` may raise too."""
+
+    def __init__(self, error: BaseException, *, also: bool = False) -> None:
+        self._error = error
+        self._also = also
+
+    async def send(self, input: SendInput) -> AsyncIterator[SessionEvent]:
+        yield SessionEvent("text_delta", "e", input.turn_id, 0, {"message_id": "m", "text": "so far"})
+        if not self._also:
+            raise self._error
+        await asyncio.Event().wait()
+
+    async def stop(self, reason: str, mode: str) -> None:
+        if self._also:
+            raise self._error
+
+    async def dispose(self) -> None:
+        if self._also:
+            raise self._error
+
+
+def app(*backends: Any) -> App:
+    left = list(backends)
+    calm = scripted_backend(["fine"])
+    return App(backends={"b": lambda context: left.pop(0) if left else calm(context)}, default_backend="b")
+
+
+async def reads(manager: SessionManager, session_id: str) -> list[str]:
+    return [event.kind async for event in manager.send(session_id, "go")]
+
+
+def statuses(root: Path, session_id: str) -> list[str]:
+    return [turn["status"] for turn in maka.inspect(session_id, root=root).turns()]
+
+
+def test_an_error_without_words_ends_its_turn_like_any_other(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with SessionManager(tmp_path, app=app(Raising(Speechless()))) as manager:
+            await manager.create(session_id="s")
+            assert (await reads(manager, "s"))[-2:] == ["error", "complete"]
+            await manager.kernel.invalidate_cached_backends()
+            assert (await reads(manager, "s"))[-1] == "complete"
+
+    asyncio.run(main())
+    assert statuses(tmp_path, "s") == ["failed", "completed"]
+    assert describe(Speechless()) == "Speechless, whose text cannot be shown"
+
+
+def test_a_backend_that_is_given_up_without_words_is_told_of(tmp_path: Path) -> None:
+    async def main() -> None:
+        quick = Deadlines(stop=0.2, dispose=0.2, exit=0.2, grace=0.05)
+        manager = SessionManager(tmp_path, app=app(Raising(Speechless(), also=True)), deadlines=quick)
+        await manager.create(session_id="s")
+        stream = manager.send("s", "go")
+        await stream.started()
+        with pytest.raises(Speechless):
+            await manager.stop("s")
+        assert "whose text cannot be shown" in str(manager.status("s").quarantined)
+        with pytest.raises((RuntimeFailure, Speechless)):
+            await manager.aclose()
+
+    asyncio.run(main())
+    assert statuses(tmp_path, "s") == ["aborted"]
+
+
+@pytest.mark.parametrize("type_", ["assistant/message", "turn/end", "run/settled", "turn/start"])
+def test_a_hook_that_raises_jams_no_session(type_: str, tmp_path: Path) -> None:
+    broken = True
+
+    def hook(draft: Draft) -> Draft:
+        if broken and draft.type == type_:
+            raise ValueError("the redaction is broken")
+        return draft
+
+    async def main() -> None:
+        nonlocal broken
+        manager = SessionManager(
+            tmp_path, app=App(backends={"b": scripted_backend(["hello"] * 3)}, default_backend="b"), on_append=hook
+        )
+        async with manager:
+            await manager.create(session_id="s")
+            with pytest.raises((JournalError, ValueError), match="redaction is broken"):
+                await reads(manager, "s")
+            broken = False
+            assert (await reads(manager, "s"))[-1] == "complete"
+
+    asyncio.run(main())
+    assert statuses(tmp_path, "s")[-1] == "completed"
+    assert maka.inspect("s", root=tmp_path).verdict == "healthy"
+
+
+def test_what_nobody_reads_is_bounded_by_its_text() -> None:
+    async def main() -> None:
+        delivery = Delivery()
+        for number in range(20):
+            block = {"kind": "text", "text": "x" * (MOST // 4)}
+            delivery.put(SessionEvent("tool_result", str(number), "t", 0, {"call_id": "c", "content": [block]}))
+        delivery.put(SessionEvent("complete", "end", "t", 0, {"stop_reason": "end_turn"}))
+        delivery.close()
+        left = []
+        while (event := await delivery.get()) is not None:
+            left.append(event.id)
+        assert left == ["17", "18", "19", "end"]
+        assert delivery.dropped == 17
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("raised", [asyncio.CancelledError(), GeneratorExit()])
+def test_a_listener_harms_nobody_whatever_it_raises(raised: BaseException) -> None:
+    def listener(event: object) -> None:
+        raise raised
+
+    heard: list[str] = []
+    lifecycle = Lifecycle()
+    lifecycle.subscribe(listener)
+    lifecycle.subscribe(lambda event: heard.append(event.kind))
+    lifecycle.tell("session_opened", "s")
+    assert heard == ["session_opened"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [GeneratorExit, StopAsyncIteration, asyncio.CancelledError, lambda: BaseExceptionGroup("g", [KeyboardInterrupt()])],
+)
+def test_what_steers_a_task_is_told_as_a_failure(make: Callable[[], BaseException]) -> None:
+    assert type(foreign(make())) is RuntimeFailure
+    plain = ValueError("plain")
+    assert foreign(plain) is plain
+
+
+def test_a_group_of_what_is_no_exception_is_one_failure() -> None:
+    group = BaseExceptionGroup("g", [KeyboardInterrupt()])
+    assert combine("several", [group]) is group
