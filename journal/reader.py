@@ -76,9 +76,7 @@ def open_source(path: str | os.PathLike[str]) -> FileSource:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except (FileNotFoundError, NotADirectoryError):
-        raise SessionNotFound(
-            f"there is no journal at {path}; `maka journal list` shows the sessions of a root", path=path
-        ) from None
+        raise _absent(path) from None
     except (OSError, ValueError) as error:
         raise JournalError(
             f"cannot open {path}: {_reason(error)}; {_remedy(error)} and look again", path=path
@@ -93,6 +91,20 @@ def open_source(path: str | os.PathLike[str]) -> FileSource:
         os.close(fd)
         raise
     return FileSource(path, fd, status.st_size, status.st_dev, status.st_ino)
+
+
+def _absent(path: Path) -> SessionNotFound:
+    # Where it would stand under a root, that root's listing helps.
+    option = _option(path.parents[2]) if path.name == JOURNAL and path.parent.parent.name == "sessions" else ""
+    return SessionNotFound(
+        f"there is no journal at {path}; `maka journal list{option}` shows the sessions of a root", path=path
+    )
+
+
+def _option(root: str | os.PathLike[str]) -> str:
+    from shlex import quote
+
+    return f" --root {quote(os.fspath(root))}"
 
 
 _REMEDIES: Final = {
@@ -135,7 +147,7 @@ def resolve(target: str | os.PathLike[str], root: str | os.PathLike[str] | None 
             place = root if root is not None else default_root()
             raise SessionNotFound(
                 f"there is no session {text[:200]!r} under {os.fspath(place)} and no such path; "
-                "see `maka journal list`",
+                f"see `maka journal list{_option(place)}`",
                 path=text,
             )
     path = Path(text)
@@ -144,9 +156,7 @@ def resolve(target: str | os.PathLike[str], root: str | os.PathLike[str] | None 
             path = path / JOURNAL
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        raise SessionNotFound(
-            f"there is no journal at {path}; `maka journal list` shows the sessions of a root", path=path
-        ) from None
+        raise _absent(path) from None
     except OSError as error:
         if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             raise SessionNotFound(f"there is no journal at {text[:200]}: {_reason(error)}", path=text) from None

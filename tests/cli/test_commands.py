@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from maka.journal.errors import SessionNotFound
+from maka.journal.reader import open_source
+from maka.journal.store import FileStore
 from support.builder import Builder
 from support.command import COMMAND, here
 
@@ -227,6 +230,18 @@ def test_list_of_an_empty_root(maka_: Run, tmp_path: Path) -> None:
     assert ran.err == f"{sentence}: that directory is not there; look at --root and $MAKA_HOME\n"
     place.mkdir()
     assert maka_("journal", "list", "--root", place).err == f"{sentence}\n"
+
+
+def test_a_session_that_is_not_there_is_looked_for_under_its_root(maka_: Run, tmp_path: Path) -> None:
+    place = tmp_path / "my root"
+    said = f"there is no session 'nobody' under {place} and no such path; see `maka journal list --root '{place}'`"
+    assert maka_("journal", "inspect", "nobody", "--root", place).err == f"maka: {said}\n"
+    path = place / "sessions" / "nobody" / "journal.jsonl"
+    said = f"there is no journal at {path}; `maka journal list --root '{place}'` shows the sessions of a root"
+    for ask in (lambda: FileStore(place).open("nobody"), lambda: open_source(path)):
+        with pytest.raises(SessionNotFound) as caught:
+            ask()
+        assert str(caught.value) == said
 
 
 def test_show_gives_the_history_of_a_model(maka_: Run, tmp_path: Path) -> None:

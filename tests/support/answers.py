@@ -47,8 +47,8 @@ RUN_STATES = {
     "handed_off",
 }
 INSPECT_KEYS = {
-    *"session_id path format verdict events bytes head header writer findings turns runs continuations".split(),
-    *"handoffs interactions queue plans usage pending".split(),
+    *"session_id path format verdict events bytes head header settings writer findings turns runs".split(),
+    *"continuations handoffs interactions queue plans usage pending".split(),
 }
 REPAIR_KEYS = {"session_id", "path", "dry_run", "verdict_before", "verdict_after", "set_aside", "appended"}
 VERIFY_KEYS = {"session_id", "path", "verdict", "events", "head", "unverified", "findings"}
