@@ -219,9 +219,16 @@ class RuntimeKernel:
     ) -> list[Event]:
         """Appends events that concern the session as a whole, durably, as one batch.
 
-        ``check`` is called with nothing in between and may refuse. Raises what ``session`` raises, JournalError,
-        InvalidEvent.
+        ``check`` is called with nothing in between and may refuse. What was begun is finished although the caller is
+        cancelled. Raises what ``session`` raises, JournalError, InvalidEvent.
         """
+        appending = self._parts.spawn(self._append(session_id, drafts, check), f"append to session {session_id}")
+        appending.add_done_callback(seen)
+        return await asyncio.shield(appending)
+
+    async def _append(
+        self, session_id: str, drafts: Sequence[Draft], check: Callable[[OpenSession], None] | None
+    ) -> list[Event]:
         async with self.session(session_id) as session:
             if check is not None:
                 check(session)
@@ -348,7 +355,7 @@ class RuntimeKernel:
         run.entry.runs.append(run)
         driving = self._parts.spawn(self._course.drive(run), f"run {run.identity.run_id}")
         # One that is cancelled before it has begun does nothing of it.
-        driving.add_done_callback(lambda _: run.exited or self._course.cut_off(run))
+        driving.add_done_callback(lambda _: None if run.exited else self._course.cut_off(run))
 
     def _cancel(self, run: Run) -> None:
         """Of a run that has not begun: it ends without an error and leaves nothing."""

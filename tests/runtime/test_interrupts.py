@@ -1,4 +1,4 @@
-"""A program is interrupted: by signals, by a tool that raises it, by a loop that cancels all its tasks at any moment."""
+"""A program is interrupted: by signals, by a tool that raises it, by a loop that cancels all tasks at any moment."""
 
 import asyncio
 import signal
