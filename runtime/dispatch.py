@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from inspect import isawaitable
 from pathlib import Path
+from types import coroutine
 from typing import Any, Final, TypeGuard
 
 import attrs
@@ -11,7 +13,9 @@ import attrs
 from ..journal.errors import JournalError
 from ..journal.events import Blocks, JsonObject
 from ..journal.wording import UNKNOWN_ERROR
+from .errors import RuntimeFailure
 from .ledger import Sink
+from .lifecycle import log
 from .outputs import Store, cut, shorten
 from .progress import ABORTED, NEVER_RAN, Call
 from .tasks import seen
@@ -23,6 +27,8 @@ TIMEOUT: Final = 120.0
 
 #: Asked before a call is dispatched; a text is the reason why it is not.
 Authorize = Callable[[Call, Tool, dict[str, Any]], Awaitable[str | None]]
+#: Seconds for which a body may hold the event loop before somebody should know.
+HELD: Final = 1.0
 
 
 class _Refused(Exception):
@@ -139,7 +145,7 @@ class Dispatcher:
         except BadArguments as error:
             raise _Refused("ToolArgumentsError", "TOOL_ARGUMENTS_INVALID", str(error)) from None
         if self.authorize is not None:
-            denied = await self.authorize(call, tool, arguments)
+            denied = await denial(self.authorize, call, tool, arguments)
             if denied is not None:
                 raise _Refused("ToolDeniedError", "TOOL_DENIED", denied)
         return tool, arguments
@@ -175,7 +181,7 @@ class Dispatcher:
             ask=self.ask,
         )
         seconds: float | None = getattr(tool, "timeout", TIMEOUT)
-        body = asyncio.ensure_future(_body(tool, arguments, context))
+        body = asyncio.ensure_future(_watched(tool, arguments, context))
         # An interrupt goes through the loop, and may be the last that happens here.
         body.add_done_callback(seen)
         try:
@@ -231,6 +237,72 @@ class Dispatcher:
         )
 
 
+async def denial(authorize: Authorize, call: Call, tool: Tool, arguments: dict[str, Any]) -> str | None:
+    """What ``authorize`` says of a call. Raises RuntimeFailure where that is neither a reason nor None."""
+    asked: object = authorize(call, tool, arguments)
+    if not isawaitable(asked):
+        raise RuntimeFailure(f"authorize gave a {type(asked).__name__} and nothing to await; make it `async def`")
+    denied: object = await asked
+    if denied is not None and not isinstance(denied, str):
+        raise RuntimeFailure(
+            f"authorize gave a {type(denied).__name__} for a call of {call.name}; it gives why a call may not run, as "
+            "a text, or None"
+        )
+    return denied
+
+
+async def _watched(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
+    """``_body``, and a warning if it held the loop: nothing else ran meanwhile, not even a stop."""
+    held = _Held(asyncio.get_running_loop().time)
+    try:
+        return await _in_steps(_body(tool, arguments, context), held)
+    finally:
+        if held.longest > HELD:
+            log.warning(
+                "the tool %s held the event loop for %.1f s, and nothing else could run; use asyncio.to_thread for "
+                "what blocks (call %s of run %s)",
+                tool.name,
+                held.longest,
+                context.call_id,
+                context.run_id,
+            )
+
+
+@attrs.define
+class _Held:
+    """The longest time between two moments at which others may run."""
+
+    time: Callable[[], float]
+    longest: float = 0.0
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        began = self.time()
+        try:
+            yield
+        finally:
+            self.longest = max(self.longest, self.time() - began)
+
+
+@coroutine
+def _in_steps(body: Coroutine[Any, Any, ToolOutput], held: _Held) -> Generator[Any, Any, ToolOutput]:
+    """Awaits ``body`` and measures each of its steps."""
+    value: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            with held.step():
+                awaited = body.send(value) if error is None else body.throw(error)
+        except StopIteration as end:
+            output: ToolOutput = end.value
+            return output
+        value = error = None
+        try:
+            value = yield awaited
+        except BaseException as raised:
+            error = raised
+
+
 async def _body(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
     """Runs a tool's body; whatever it raises is an outcome, except what is left of a cancelled one."""
     try:
@@ -240,9 +312,24 @@ async def _body(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> 
     except ToolFailed as error:
         return ToolOutput([text_block(str(error))], "error", {"name": "ToolFailedError", "code": error.code})
     except (Exception, SystemExit) as error:
+        log.error(
+            "the tool %s raised a %s, which is a defect of it (call %s of run %s)",
+            tool.name,
+            type(error).__name__,
+            context.call_id,
+            context.run_id,
+            exc_info=True,
+        )
         text = f"the tool failed: {type(error).__name__}: {error}"
         return ToolOutput([text_block(text)], "error", {"name": type(error).__name__, "code": "TOOL_FAILED"})
     if not _sound(output):
+        log.error(
+            "the tool %s gave back a %s and no ToolOutput of blocks, which is a defect of it (call %s of run %s)",
+            tool.name,
+            type(output).__name__,
+            context.call_id,
+            context.run_id,
+        )
         text = f"the tool gave back {type(output).__name__} instead of blocks; its effect may be there all the same"
         return ToolOutput([text_block(text)], "error", {"name": "ToolOutputError", "code": "TOOL_OUTPUT_INVALID"})
     return output

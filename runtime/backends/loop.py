@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ...journal.events import JsonObject
 from ..channel import Channel
-from ..dispatch import Authorize
+from ..dispatch import Authorize, denial
 from ..errors import InteractionRefused
 from ..model import ModelAdapter, ModelError
 from ..permissions import asks
@@ -172,7 +172,7 @@ class _Run:
     async def _authorize(self, call: Call, tool: Tool, arguments: dict[str, Any]) -> str | None:
         """Why the call is not dispatched, if it is not: the program's hook first, then whoever is asked."""
         hook, conversation = self._backend.authorize, self._input.conversation
-        if hook is not None and (denied := await hook(call, tool, arguments)) is not None:
+        if hook is not None and (denied := await denial(hook, call, tool, arguments)) is not None:
             return denied
         reason = asks(conversation.permission_mode, tool, arguments, Path(conversation.cwd or "."))
         if reason is None:

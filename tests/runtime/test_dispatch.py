@@ -2,12 +2,14 @@
 
 import asyncio
 import hashlib
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from maka.runtime.dispatch import ToolLimits
+from maka.runtime.errors import RuntimeFailure
 from maka.runtime.loop import Options
 from maka.runtime.scripted import Ask
 from maka.runtime.tools import LeftBehind, ToolFailed, ToolOutput
@@ -272,3 +274,73 @@ def test_a_short_output_stays_as_it_is() -> None:
     assert one(lambda arguments, context: ToolOutput.of("x" * 32_768))["content"] == [
         {"kind": "text", "text": "x" * 32_768}
     ]
+
+
+async def _allows(call: Any, tool: Any, arguments: Any) -> Any:
+    return True
+
+
+@pytest.mark.parametrize(
+    ("authorize", "words"),
+    [
+        (_allows, "authorize gave a bool for a call of a; it gives why a call may not run, as a text, or None"),
+        (lambda call, tool, arguments: None, "authorize gave a NoneType and nothing to await; make it `async def`"),
+        (lambda call, tool, arguments: "no", "authorize gave a str and nothing to await; make it `async def`"),
+    ],
+)
+def test_an_authorize_that_gives_neither_a_reason_nor_none_fails_the_turn(authorize: Any, words: str) -> None:
+    tool = FakeTool("a")
+    bench = Bench([[Ask("a")], ["done"]], [tool], authorize=authorize)
+    with pytest.raises(RuntimeFailure):
+        asyncio.run(bench.loop.run_turn("go"))
+    reason = bench.journal.of("turn/end")[0]["reason"]
+    assert reason["kind"] == "failed"
+    assert reason["message"].endswith(words)
+    assert tool.entered == 0
+
+
+def test_a_defect_of_a_tool_is_logged_with_its_traceback_and_without_its_arguments(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def broken(arguments: Any, context: Any) -> ToolOutput:
+        raise ZeroDivisionError("oops")
+
+    async def refuses(arguments: Any, context: Any) -> ToolOutput:
+        raise ToolFailed("no such account")
+
+    async def nothing(arguments: Any, context: Any) -> Any:
+        return None
+
+    one(refuses)
+    assert not caplog.records
+    result = one(broken)
+    assert result["content"][0]["text"] == "the tool failed: ZeroDivisionError: oops"
+    [record] = caplog.records
+    assert (record.name, record.levelname) == ("maka.runtime", "ERROR")
+    assert "the tool a raised a ZeroDivisionError" in record.getMessage()
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], ZeroDivisionError)
+    caplog.clear()
+    one(nothing)
+    assert "the tool a gave back a NoneType" in caplog.text
+
+
+def test_a_tool_that_holds_the_loop_is_named(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def holds(arguments: Any, context: Any) -> ToolOutput:
+        await asyncio.sleep(0)
+        time.sleep(0.2)
+        await asyncio.sleep(0)
+        return ToolOutput.of("")
+
+    async def waits(arguments: Any, context: Any) -> ToolOutput:
+        await asyncio.to_thread(time.sleep, 0.2)
+        return ToolOutput.of("")
+
+    monkeypatch.setattr("maka.runtime.dispatch.HELD", 0.15)
+    one(waits)
+    assert not caplog.records
+    assert one(holds)["state"] == "ok"
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert "the tool a held the event loop for 0.2 s" in record.getMessage()
+    assert "asyncio.to_thread" in record.getMessage()
