@@ -9,6 +9,7 @@ from ...journal.events import JsonObject, Recovery
 from ..backends.base import BackendFactory
 from ..errors import AppError
 from ..permissions import MODES
+from ..tools.arguments import schema_fault
 from ..tools.base import Tool
 
 #: Names shown of many.
@@ -46,6 +47,7 @@ class App:
     permission_mode: str = "ask"
 
     def __attrs_post_init__(self) -> None:
+        _check_backends(self.backends)
         for name, (fits, wanted) in _WANTED.items():
             value = getattr(self, name)
             if not fits(value):
@@ -58,13 +60,29 @@ class App:
         _check_tools(self.tools)
 
 
-def _backends(value: object) -> bool:
-    return isinstance(value, dict) and bool(value) and all(isinstance(k, str) and callable(v) for k, v in value.items())
+def _check_backends(backends: object) -> None:
+    if not isinstance(backends, dict):
+        raise AppError(
+            f"`backends` must be a mapping of names to functions that build a backend, not {_shown(backends)}"
+        )
+    if not backends:
+        raise AppError("`backends` is empty; give at least one function that builds a backend, by its name")
+    for name, builds in backends.items():
+        if not isinstance(name, str):
+            raise AppError(f"`backends` has the key {_shown(name)}; its keys must be texts, the names of backends")
+        if hasattr(builds, "stream") and not hasattr(builds, "send"):
+            raise AppError(f"backend {_shown(name)} is {_shown(builds)}, a model; wrap it: `loop_backend(model)`")
+        if hasattr(builds, "send") and not callable(builds):
+            raise AppError(
+                f"backend {_shown(name)} is {_shown(builds)}, a backend already; give the class or function that "
+                "builds one for each session"
+            )
+        if not callable(builds):
+            raise AppError(f"backend {_shown(name)} must be a function that builds a backend, not {_shown(builds)}")
 
 
 #: Attribute → whether a value fits, and what is wanted in its place.
 _WANTED: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
-    "backends": (_backends, "a mapping of names to functions that build a backend, with at least one"),
     "default_backend": (lambda value: isinstance(value, str), "the name of a backend"),
     "model": (lambda value: isinstance(value, str), "the name of a model, or empty"),
     "tools": (lambda value: isinstance(value, tuple), "a sequence of tools"),
@@ -92,9 +110,27 @@ def _check_tools(tools: Sequence[Any]) -> None:
                 f"the `recovery` of tool {_shown(tool.name)} must be one of {listed(get_args(Recovery))}, "
                 f"not {_shown(tool.recovery)}"
             )
+        _check_limits(tool)
         if tool.name in seen:
             raise AppError(f"two of its tools are called {_shown(tool.name)}; give each a name of its own")
         seen.add(tool.name)
+
+
+def _check_limits(tool: Any) -> None:
+    """What a call is held to: its time and the schema of its arguments."""
+    seconds = getattr(tool, "timeout", None)
+    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0):
+        raise AppError(
+            f"the `timeout` of tool {_shown(tool.name)} must be a number of seconds above 0, or None, "
+            f"not {_shown(seconds)}"
+        )
+    if not isinstance(tool.parameters, dict):
+        raise AppError(
+            f"the `parameters` of tool {_shown(tool.name)} must be a JSON Schema, as a dict, "
+            f"not {_shown(tool.parameters)}"
+        )
+    if (fault := schema_fault(tool.parameters)) is not None:
+        raise AppError(f"the `parameters` of tool {_shown(tool.name)} are no JSON Schema: {fault}; mend them")
 
 
 def app_of(found: object) -> App:
@@ -131,6 +167,8 @@ def _called(maker: Callable[..., object]) -> object:
 
 def _shown(value: object) -> str:
     """A value by its text if that is short, else by its type."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     text = repr(value) if value is None or isinstance(value, str | int | float) else ""
     return text if 0 < len(text) <= 60 else f"an object of type {type(value).__name__}"
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from ..errors import AppError
 from .definition import App, app_of, listed
-from .naming import CONFIG, OPTION, VARIABLE, AppSource, find_app
+from .naming import CONFIG, OPTION, VARIABLE, AppSource, find_app, near_miss
 
 _NAME: Final = re.compile(r"(?P<module>\w+(?:\.\w+)*):(?P<object>\w+(?:\.\w+)*)")
 #: Characters shown of what somebody else worded.
@@ -35,7 +35,7 @@ def load_app(name: str | None, root: Path, environ: Mapping[str, str], cwd: Path
     if source is None:
         raise AppError(
             f"no app is named, so there is nothing to run; name one as `module:object` with {OPTION}, in the "
-            f"environment variable {VARIABLE}, or as `app` below `[maka]` in {root / CONFIG}"
+            f"environment variable {VARIABLE}, or as `app` below `[maka]` in {root / CONFIG}{near_miss(root / CONFIG)}"
         )
     match = _NAME.fullmatch(source.name)
     if match is None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import attrs
 
 from ..errors import AppError
+from .definition import listed
 
 #: The option of the commands, the variable, and the file below the root, in this order.
 OPTION: Final = "--app"
@@ -44,23 +45,8 @@ def find_app(name: str | None, root: Path, environ: Mapping[str, str]) -> AppSou
 
 def _configured(path: Path) -> str | None:
     """``app`` of the table ``maka``; None where there is no file, or it does not say."""
-    raw = _read(path)
-    if raw is None:
-        return None
-    import tomllib
-
-    try:
-        text = raw.decode()
-        table: Any = tomllib.loads(text).get("maka", {})
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise AppError(f"{path}, line {line}, is not UTF-8; save the file as UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
-        end = text.count("\n") + 1
-        said = str(error).replace("at end of document", f"at the end, line {end}")
-        raise AppError(f"{path} is not valid TOML: {said[:200]}; mend that place") from error
-    except (ValueError, RecursionError) as error:
-        raise AppError(f"{path} is not valid TOML: it holds something too big; write it shorter") from error
+    text, document = _parsed(path)
+    table = document.get("maka", {})
     if not isinstance(table, dict):
         raise AppError(
             f"{path}, line {_line(text, 'maka')}: `maka` must be a table; write `[maka]`, below it `app = …`"
@@ -72,6 +58,38 @@ def _configured(path: Path) -> str | None:
             '`app = "module:object"`, with the quotes'
         )
     return app
+
+
+def near_miss(path: Path) -> str:
+    """What a configuration that names no app holds in its place, to end a sentence; empty where it holds nothing."""
+    text, document = _parsed(path)
+    table = document.get("maka")
+    if "app" in document:
+        return f", where `app` stands outside of `[maka]` in line {_line(text, 'app')}"
+    if table:
+        return f", where `[maka]` holds {listed(table)} and no `app`"
+    return f", which holds {listed(document)} and no `[maka]`" if document and table is None else ""
+
+
+def _parsed(path: Path) -> tuple[str, dict[str, Any]]:
+    """The text of the configuration and what it says; both empty where there is no file."""
+    raw = _read(path)
+    if raw is None:
+        return "", {}
+    import tomllib
+
+    try:
+        text = raw.decode()
+        return text, tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise AppError(f"{path}, line {line}, is not UTF-8; save the file as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        end = text.count("\n") + 1
+        said = str(error).replace("at end of document", f"at the end, line {end}")
+        raise AppError(f"{path} is not valid TOML: {said[:200]}; mend that place") from error
+    except (ValueError, RecursionError) as error:
+        raise AppError(f"{path} is not valid TOML: it holds something too big; write it shorter") from error
 
 
 def _line(text: str, *words: str) -> int:

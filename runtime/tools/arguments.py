@@ -57,6 +57,20 @@ def validate(arguments: dict[str, Any], schema: JsonObject) -> None:
         raise BadArguments(f"arguments{where}: {error.message[:_SHOWN]}")
 
 
+def schema_fault(schema: JsonObject) -> str | None:
+    """What is wrong with a tool's own schema, in a line; None if it is one."""
+    from jsonschema.exceptions import SchemaError
+
+    try:
+        _validator(json.dumps(schema))
+    except SchemaError as broken:
+        where = "".join(f"[{part!r}]" for part in broken.absolute_path)
+        return f"{where}{': ' if where else ''}{' '.join(broken.message.split())[:_SHOWN]}"
+    except (TypeError, ValueError, RecursionError) as broken:
+        return f"it cannot be written as JSON ({' '.join(str(broken).split())[:_SHOWN]})"
+    return None
+
+
 @lru_cache(maxsize=256)
 def _validator(schema: str) -> "Validator":
     from jsonschema import Draft202012Validator

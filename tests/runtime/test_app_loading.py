@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 
 from maka.runtime.app import App, AppSource, SafetyInspector, find_app, load_app
 from maka.runtime.app.definition import app_of
+from maka.runtime.backends.loop import loop_backend
 from maka.runtime.errors import AppError
+from maka.runtime.scripted import ScriptedModel
 from maka.runtime.tools.command import Command
 from maka.runtime.tools.write_file import WriteFile
 from support.apps import WHOLE
@@ -135,6 +137,22 @@ def test_nothing_is_named(refused: Said, root: Path) -> None:
     assert said.startswith("no app is named")
     for place in ("--app", "MAKA_APP", "[maka]", str(root / "config.toml"), "`module:object`"):
         assert place in said
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('app = "a:b"\n', ", where `app` stands outside of `[maka]` in line 1"),
+        ("[maka]\n\n[other]\n", ""),
+        ('# app\n\napp = "a:b"\n[maka]\n', ", where `app` stands outside of `[maka]` in line 3"),
+        ('[maka]\nap = "a:b"\n', ", where `[maka]` holds `ap` and no `app`"),
+        ('[mak]\napp = "a:b"\n', ", which holds `mak` and no `[maka]`"),
+        ("", ""),
+    ],
+)
+def test_what_stands_in_the_place_of_an_app_is_told(refused: Said, root: Path, text: str, says: str) -> None:
+    path = configure(root, text)
+    assert refused(None).endswith(f"`app` below `[maka]` in {path}{says}")
 
 
 def test_a_root_that_is_not_there_names_nothing(tmp_path: Path) -> None:
@@ -396,7 +414,7 @@ def test_a_module_inside_a_package_that_is_not_there(refused: Said, cwd: Path) -
         ("raise ValueError('x' * 100_000)", "ValueError: xxx", 1),
         ("raise Exception", "Exception (at", 1),
         ("class Odd(BaseException): pass\nraise ExceptionGroup('several', [ValueError()])", "ExceptionGroup", 2),
-        ("from maka.runtime.app import App\nApp(backends={}, default_backend='')", "`backends` must be", 2),
+        ("from maka.runtime.app import App\nApp(backends={}, default_backend='')", "`backends` is empty", 2),
     ],
 )
 def test_what_goes_wrong_in_the_module_is_told_from_one_that_is_not_there(
@@ -451,7 +469,7 @@ def test_code_that_is_not_utf_8(refused: Said, cwd: Path) -> None:
         ("def __getattr__(name): raise ValueError(name)", "app", "ValueError: "),
         ("class A:\n    @property\n    def backends(self): raise KeyError('x')\napp = A()", "app", "KeyError: 'x' (at"),
         ("def app():\n    from maka.runtime.app import App\n    return App(backends=1, default_backend='')", "app",
-         "`backends` must be a mapping of names to functions that build a backend, with at least one, not 1 (at "),
+         "`backends` must be a mapping of names to functions that build a backend, not 1 (at "),
     ],
 )  # fmt: skip
 def test_what_is_no_app_says_what_it_lacks(refused: Said, cwd: Path, text: str, name: str, says: str) -> None:
@@ -475,6 +493,16 @@ class Twin:
     async def execute(self, arguments: Any, context: Any) -> Any: ...
 
 
+class Built:
+    async def send(self, input: Any) -> Any: ...
+
+
+def test_what_a_backend_may_be_built_by() -> None:
+    for builds in (build, Built, lambda context: Built(), loop_backend(ScriptedModel(["hi"]))):
+        App(backends={"b": builds}, default_backend="b")
+    App(backends={"b": build}, default_backend="b", tools=[odd(timeout=None), odd(name="other", timeout=0.5)])
+
+
 def odd(**changes: Any) -> Any:
     return type("Odd", (Twin,), changes)()
 
@@ -482,9 +510,13 @@ def odd(**changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"backends": {}}, "`backends` must be a mapping"),
-        ({"backends": {"b": 5}}, "`backends` must be a mapping"),
-        ({"backends": {5: build}}, "`backends` must be a mapping"),
+        ({"backends": {}}, "`backends` is empty; give at least one function"),
+        ({"backends": {"b": 5}}, "backend 'b' must be a function that builds a backend, not 5"),
+        ({"backends": {5: build}}, "`backends` has the key 5; its keys must be texts"),
+        ({"backends": {"b": ScriptedModel(["hi"])}},
+         "backend 'b' is an object of type ScriptedModel, a model; wrap it: `loop_backend(model)`"),
+        ({"backends": {"b": ScriptedModel}}, "backend 'b' is the class ScriptedModel, a model; wrap it"),
+        ({"backends": {"b": Built()}}, "backend 'b' is an object of type Built, a backend already; give the class"),
         ({"backends": [build]}, "`backends` must be a mapping"),
         ({"default_backend": "c"}, "`default_backend` is 'c', which is none of its backends; there are: `b`"),
         ({"default_backend": 5}, "`default_backend` must be the name of a backend, not 5"),
@@ -497,12 +529,19 @@ def odd(**changes: Any) -> Any:
         ({"tools": [Command(), Twin()]}, "two of its tools are called 'command'"),
         ({"tools": [odd(name=5)]}, "tool 1 must have a text as its `name`, not 5"),
         ({"tools": [odd(recovery="maybe")]}, "`read_only`, `idempotent`, `reconcile`, `never`, not 'maybe'"),
+        ({"tools": [odd(timeout="1")]}, "the `timeout` of tool 'command' must be a number of seconds above 0, or None"),
+        ({"tools": [odd(timeout=0)]}, "above 0, or None, not 0"),
+        ({"tools": [odd(timeout=True)]}, "or None, not True"),
+        ({"tools": [odd(timeout=float("nan"))]}, "or None, not nan"),
+        ({"tools": [odd(parameters=None)]}, "the `parameters` of tool 'command' must be a JSON Schema, as a dict"),
+        ({"tools": [odd(parameters={"type": "objekt"})]}, "are no JSON Schema: ['type']: 'objekt' is"),
+        ({"tools": [odd(parameters={"type": {1}})]}, "are no JSON Schema: it cannot be written as JSON (Obj"),
         ({"safety_inspector": 5}, "`safety_inspector` must be None or an object"),
         ({"permission_mode": "yolo"}, "`permission_mode` must be one of `ask`, `execute`, `bypass`, not 'yolo'"),
         ({"permission_mode": ""}, "`permission_mode` must be one of"),
         ({"permission_mode": []}, "`permission_mode` must be one of"),
     ],
-)
+)  # fmt: skip
 def test_values_that_cannot_be(changes: dict[str, Any], says: str) -> None:
     whole = {"backends": {"b": build}, "default_backend": "b", **changes}
     with pytest.raises(AppError) as caught:
