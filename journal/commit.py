@@ -165,6 +165,12 @@ class GroupCommit:
         """What the caller lost and was not told of, once."""
         return None if self._owed is None else self._owed.pop(_owner(_running_loop()), None)
 
+    def made_good(self, error: JournalError) -> None:
+        """What ``error`` told of was written again: it is told to nobody any more."""
+        with self.mutex:
+            for owner in [owner for owner, owed in (self._owed or {}).items() if owed is error]:
+                del self._owed[owner]  # type: ignore[union-attr]
+
     def _newest(self) -> Batch | None:
         """The batch that holds the newest enqueued event, unless that is durable. Under the mutex."""
         if self.dead is not None:

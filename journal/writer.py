@@ -244,6 +244,10 @@ class JournalWriter:
         """The number that the next appended event gets."""
         return self._seq + 1
 
+    def made_good(self, error: JournalError) -> None:
+        """Whoever appended what ``error`` lost has appended it again: nobody else who lost something is told of it."""
+        self._commit.made_good(error)
+
     @property
     def poisoned(self) -> bool:
         """Does every further call raise?"""

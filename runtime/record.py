@@ -18,6 +18,7 @@ class Journal(Protocol):
     def append(self, draft: Draft, /) -> Event: ...
     def append_batch(self, drafts: Sequence[Draft], /) -> list[Event]: ...
     async def aflush(self) -> None: ...
+    def made_good(self, error: JournalError, /) -> None: ...
 
 
 Publish = Callable[[SessionEvent], None]
@@ -128,11 +129,12 @@ class Recorder:
         ):
             raise error
         try:
-            for draft in unsynced:
-                self._journal.append(draft)
+            self._journal.append_batch(unsynced)
             await self._journal.aflush()
         except JournalError:
             raise error from None
+        # Another task appended a part of it, and may never come back to be told.
+        self._journal.made_good(error)
         self.failure = None
 
     @contextmanager

@@ -1,11 +1,16 @@
 """The way into the journal: what is told when, and what a failed barrier leaves possible."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from maka.journal.errors import JournalError, JournalWriteError
+from maka.journal.store import FileStore
+from maka.journal.writer import JournalWriter
 from maka.runtime.record import Recorder, SessionEvent
+from support import drafts
+from support.disks import FaultyDisk
 from support.loops import MemoryJournal
 
 
@@ -103,3 +108,34 @@ def test_nothing_is_appended_while_a_second_try_is_under_way_or_after_it_failed(
     assert refused[0] is bench.error
     assert bench.journal.types()[0] == "tool/result"
     assert bench.journal.events[0].data["call_id"] == "a"
+
+
+def test_what_was_written_again_is_told_to_no_other_task_as_lost(tmp_path: Path) -> None:
+    """Another task appended a part of the batch and never comes back; a third one flushes later, as a run's do."""
+    disk = FaultyDisk()
+    FileStore(tmp_path).create(drafts.header()).close()
+    at = {"turn_id": "t1", "run_id": "r1", "step": 1}
+    block = {"kind": "tool_call", "call_id": "c1", "name": "work", "arguments": "{}"}
+
+    async def main() -> None:
+        with JournalWriter.open(FileStore(tmp_path).path("s1"), fs=disk) as writer:
+            recorder = Recorder(writer, lambda event: None, lambda event: None, "t1", lambda: 0)
+            recorder.add_batch(drafts.begin(1))
+            recorder.add("step/start", at)
+            await recorder.barrier()
+
+            async def says() -> None:
+                said = {**at, "message_id": "m", "content": [block], "stop_reason": "tool_use"}
+                recorder.add("assistant/message", said)
+
+            saying = asyncio.ensure_future(says())
+            await saying
+            disk.fail("write")
+            text = [{"kind": "text", "text": "no"}]
+            recorder.add("tool/result", {**at, "call_id": "c1", "state": "error", "content": text, "is_error": True})
+            await recorder.barrier()
+            await asyncio.ensure_future(writer.aflush())
+            assert saying.done(), "it is held, as the task of a run is"
+
+    asyncio.run(main())
+    assert [event.type for event in FileStore(tmp_path).read("s1")][-2:] == ["assistant/message", "tool/result"]

@@ -37,6 +37,9 @@ class MemoryJournal:
     def append_batch(self, drafts: Sequence[Draft]) -> list[Event]:
         return [self._add(draft, len(drafts) - 1 - index) for index, draft in enumerate(drafts)]
 
+    def made_good(self, error: JournalError) -> None:
+        self.trace.append("made good")
+
     def _add(self, draft: Draft, more: int) -> Event:
         draft = clean(draft)
         check_shape(draft)

@@ -159,6 +159,10 @@ class MemoryJournal:
             if not waiting.done():
                 waiting.set_result(None)
 
+    def made_good(self, error: JournalError) -> None:
+        for owner in [owner for owner, owed in self._owed.items() if owed is error]:
+            del self._owed[owner]
+
     def _check(self) -> None:
         if self.dead is not None:
             raise self.dead
