@@ -133,7 +133,7 @@ class Ledger:
 
     def _take(self, kind: str, data: JsonObject) -> None:
         handler = (_AFTER_THE_END if self.sealed else _HANDLERS).get(kind)
-        refused = _refusal(kind, data) if handler is not None else _foreign(kind)
+        refused = refusal(kind, data) if handler is not None else _foreign(kind)
         if refused is None and handler is not None:
             handler(self, data)
         elif refused is not None and not self.sealed:
@@ -488,7 +488,8 @@ def _foreign(kind: str) -> InvalidEvent:
     return InvalidEvent(f"a backend yielded {kind!r}, which is nothing that it may yield", type=kind)
 
 
-def _refusal(kind: str, data: JsonObject) -> InvalidEvent | None:
+def refusal(kind: str, data: JsonObject) -> InvalidEvent | None:
+    """What keeps an event from being one at all: a key that it lacks, a value of the wrong type."""
     if (key := missing_key(kind, data)) is not None:
         return InvalidEvent(f"a backend yielded {kind} without {key}", type=kind, key=key)
     for key, value in data.items():

@@ -30,7 +30,7 @@ from .failures import combine
 from .generations import Generation
 from .idle import Idle
 from .parts import Parts
-from .reasons import MISSING, Misbehaved, check_event, failed, raised, refused, said
+from .reasons import Misbehaved, check_event, failed, missing, raised, refused, said
 from .run import Cancelled, Run
 
 #: Seconds after which what a backend has said is made durable and told, if it says nothing more.
@@ -41,6 +41,10 @@ _AT_ONCE: Final = 32
 _BEGINNINGS: Final = BARRIERS - {"tool_result"}
 #: Is the backend between two steps behind this?
 _STEP: Final = {"step_start": False, "steering_message": False, "step_end": True}
+#: What still counts behind the turn's end.
+_HEARD_LATE: Final = frozenset({"tool_result", "cleanup_failed"})
+#: Ends at which a call may well have no result.
+_CUT_SHORT: Final = frozenset({"user_stop", "error"})
 
 
 class _Over(Exception):
@@ -212,6 +216,8 @@ class Course:
                 run.pump.add_done_callback(seen)
                 await asyncio.wait({run.pump})
                 error = failure_of(run.pump)
+        if error is None and run.claimant is None:
+            error = missing()
         run.stream_ended = True
         run.entry.changed()
         if isinstance(error, JournalError) and not isinstance(error, InvalidEvent):
@@ -220,7 +226,8 @@ class Course:
             self._parts.say(run, "backend_failed", error=error)
             if isinstance(error, RuntimeInteractionInvariantError):
                 run.failures.append(error)
-        run.claim_terminal("event", MISSING if error is None else raised(error))
+        if error is not None:
+            run.claim_terminal("event", raised(error))
 
     async def _pump(self, run: Run, generation: Generation) -> None:
         if run.claimant is not None:
@@ -273,13 +280,16 @@ class Course:
         ledger = run.ledger
         assert ledger is not None
         barrier = False
-        for event in events:
+        for place, event in enumerate(events):
             check_event(event, run.identity.turn_id)
+            if run.completed:
+                self._behind(run, [event])
             if ledger.sealed and event.kind in _BEGINNINGS:
                 raise _Over
             await self._event(run, ledger, event)
             barrier = barrier or event.kind in BARRIERS
             if event.kind == "complete":
+                self._behind(run, events[place + 1 :])
                 break
         if barrier:
             await ledger.barrier()
@@ -291,6 +301,7 @@ class Course:
     async def _event(self, run: Run, ledger: Ledger, event: SessionEvent) -> None:
         match event.kind:
             case "complete":
+                self._completed(run, ledger, event)
                 run.claim_terminal("event", said(event.data["stop_reason"], run.reported_error, run.abort_source))
             case "error":
                 run.reported_error = event.data
@@ -303,10 +314,34 @@ class Course:
                 try:
                     ledger.take(event)
                 except InvalidEvent as error:
-                    raise refused(kind, error) from error
+                    raise refused(event, error) from error
                 if kind in _STEP:
                     run.step_ended = _STEP[kind]
                     run.entry.changed()
+
+    def _completed(self, run: Run, ledger: Ledger, event: SessionEvent) -> None:
+        run.completed = True
+        running = [call for call in ledger.progress.calls if call.operation_id is not None and not call.answered]
+        if running and run.claimant is None and event.data["stop_reason"] not in _CUT_SHORT:
+            log.warning(
+                "the backend of session %s said complete in run %s while a call of %s had no result; what became of it "
+                "counts as unknown",
+                run.identity.session_id,
+                run.identity.run_id,
+                running[0].name,
+            )
+
+    def _behind(self, run: Run, events: Sequence[Any]) -> None:
+        """Says once that something came behind the run's ``complete``, which nobody hears."""
+        kinds = [event.kind if isinstance(event, SessionEvent) else type(event).__name__ for event in events]
+        if (lost := [kind for kind in kinds if kind not in _HEARD_LATE]) and not run.dropped:
+            run.dropped = True
+            log.warning(
+                "the backend of session %s yielded %s behind the complete of run %s; nothing of that is taken",
+                run.identity.session_id,
+                lost[0],
+                run.identity.run_id,
+            )
 
     async def _ask(self, run: Run, event: SessionEvent) -> None:
         try:

@@ -4,14 +4,10 @@ from typing import Any, Final
 
 from ...journal.events import JsonObject
 from ..errors import SAID, describe
+from ..ledger import refusal
 from ..model import ModelError
 from ..session_events import END_OF, KINDS, SessionEvent, missing_key
 
-MISSING: Final[JsonObject] = {
-    "kind": "failed",
-    "failure_class": "missing_terminal_event",
-    "message": "the backend's stream ended without `complete`, so nobody knows how the turn ended; mend the backend",
-}
 #: A response that the journal refuses is the provider's; any other event is the backend's.
 _OF_RESPONSE: Final = frozenset(
     {"assistant_message", "text_delta", "thinking_delta", "text_complete", "thinking_complete", "token_usage"}
@@ -30,10 +26,17 @@ class Misbehaved(Exception):
         self.failure_class = failure_class
 
 
-def refused(kind: str, error: Exception) -> Misbehaved:
+def missing() -> Misbehaved:
+    """The stream ended and the backend had not said how the turn does."""
+    text = "the backend's stream ended without `complete`, so nobody knows how the turn ended; mend the backend"
+    return Misbehaved("missing_terminal_event", text)
+
+
+def refused(event: SessionEvent, error: Exception) -> Misbehaved:
     """An event that the ledger refused."""
-    failure_class = "provider_invalid_response" if kind in _OF_RESPONSE else "backend_invalid_event"
-    return Misbehaved(failure_class, f"{kind} cannot be taken: {error}")
+    if event.kind in _OF_RESPONSE and refusal(event.kind, event.data) is None:
+        return Misbehaved("provider_invalid_response", f"{event.kind} cannot be taken: {error}")
+    return Misbehaved("backend_invalid_event", f"{event.kind} cannot be taken: {error}; mend the backend")
 
 
 def check_event(event: Any, turn_id: str) -> None:
@@ -47,20 +50,26 @@ def check_event(event: Any, turn_id: str) -> None:
     elif event.turn_id != turn_id:
         problem = f"the backend yielded a {event.kind} of turn {event.turn_id} in turn {turn_id}"
     elif (key := missing_key(event.kind, event.data)) is not None:
-        raise refused(event.kind, ValueError(f"it lacks {key}"))
+        problem = f"the backend yielded a {event.kind} without {key}"
+    elif event.kind == "complete" and not _is_end(event.data["stop_reason"]):
+        problem = f"the backend yielded a complete whose stop_reason is none of {', '.join(END_OF)}"
     else:
         return
     raise Misbehaved("backend_invalid_event", f"{problem}; mend the backend")
 
 
-def said(stop_reason: Any, error: JsonObject, abort_source: str) -> JsonObject:
+def _is_end(stop_reason: Any) -> bool:
+    return isinstance(stop_reason, str) and stop_reason in END_OF
+
+
+def said(stop_reason: str, error: JsonObject, abort_source: str) -> JsonObject:
     """How a turn ends by its ``complete``, and by the ``error`` or ``abort`` that came before."""
-    kind = END_OF.get(stop_reason) if isinstance(stop_reason, str) else None
+    kind = END_OF[stop_reason]
     if kind == "aborted":
         return {"kind": kind, "source": named(abort_source)}
-    if kind is not None and kind != "failed":
+    if kind != "failed":
         return {"kind": kind}
-    failure_class = error.get("failure_class") or ("backend_error" if kind == "failed" else stop_reason)
+    failure_class = error.get("failure_class") or "backend_error"
     message = error.get("message") or f"the backend ended the turn with {stop_reason!r} and did not say why"
     return failed(failure_class, str(message))
 

@@ -75,6 +75,8 @@ class Run:
         self.exited = False
         #: Its journal failed, or its begin was refused: nothing more of it is written.
         self.lost = False
+        #: The backend said how it ends; what it yielded behind that was dropped, and that was said.
+        self.completed = self.dropped = False
         #: ``run/settled`` was handed to the writer.
         self.settled = False
         #: What was said is being made durable and told, or will soon be.

@@ -389,7 +389,12 @@ def test_what_send_raises_ends_the_turn(error: BaseException, failure_class: str
 @pytest.mark.parametrize(
     ("kind", "data", "failure_class"),
     [
-        ("text_delta", {"message_id": "m"}, "provider_invalid_response"),
+        ("text_delta", {"message_id": "m"}, "backend_invalid_event"),
+        ("text_delta", {"message_id": "m", "text": 5}, "backend_invalid_event"),
+        ("text_complete", {"message_id": 7, "text": "x"}, "backend_invalid_event"),
+        ("complete", {"stop_reason": "done"}, "backend_invalid_event"),
+        ("complete", {"stop_reason": ["end_turn"]}, "backend_invalid_event"),
+        ("assistant_message", {"message_id": "m", "content": [5], "stop_reason": "x"}, "provider_invalid_response"),
         ("tool_result", {"call_id": "c", "state": "ok", "content": []}, "backend_invalid_event"),
         ("anything", {}, "backend_invalid_event"),
     ],
@@ -406,8 +411,81 @@ def test_what_cannot_be_taken_ends_the_turn(kind: str, data: JsonObject, failure
         await bench.kernel.aclose()
 
     run(main(), 0)
-    assert [reason["failure_class"] for reason in bench.reasons()] == [failure_class]
+    [reason] = bench.reasons()
+    assert reason["failure_class"] == failure_class
+    assert reason["message"].endswith("; mend the backend") == (failure_class == "backend_invalid_event")
     assert bench.of("assistant/message") == []
+
+
+def test_a_complete_that_says_something_else_is_told_what_it_may_say() -> None:
+    async def misbehaves(backend: FakeBackend, input: SendInput) -> AsyncIterator[SessionEvent]:
+        yield told(input, "complete", stop_reason="done")
+
+    bench = Bench(misbehaves)
+
+    async def main() -> None:
+        await bench.turn()
+        await bench.kernel.aclose()
+
+    run(main(), 0)
+    assert bench.reasons()[0]["message"] == (
+        "the backend yielded a complete whose stop_reason is none of end_turn, user_stop, step_limit, max_tokens, "
+        "error; mend the backend"
+    )
+
+
+def test_a_stream_without_complete_is_told_as_a_failure_of_the_backend(caplog: pytest.LogCaptureFixture) -> None:
+    async def vanishes(backend: FakeBackend, input: SendInput) -> AsyncIterator[SessionEvent]:
+        yield told(input, "text_complete", message_id="m", text="hi")
+
+    bench = Bench(vanishes)
+
+    async def main() -> None:
+        await bench.turn()
+        await bench.kernel.aclose()
+
+    run(main(), 0)
+    assert bench.reasons()[0]["failure_class"] == "missing_terminal_event"
+    [failed] = [event for event in bench.heard if event.kind == "backend_failed"]
+    assert "without `complete`" in str(failed.data["error"])
+    assert [record.levelname for record in caplog.records if "without `complete`" in record.getMessage()] == ["ERROR"]
+
+
+@pytest.mark.parametrize(
+    ("play", "words"),
+    [
+        (("complete", "text_complete"), ["yielded text_complete behind the complete"]),
+        (("complete", "complete", "text_complete"), ["yielded complete behind the complete"]),
+        (("tool_start", "complete"), ["said complete", "while a call of t had no result"]),
+        (("tool_start", "complete", "tool_result"), ["said complete"]),
+        (("tool_start", "tool_result", "complete"), []),
+    ],
+)
+def test_what_a_backend_leaves_open_or_says_too_late_is_logged_once(
+    play: tuple[str, ...], words: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    data: dict[str, Any] = {
+        "text_complete": {"message_id": "m", "text": "secret"},
+        "complete": {"stop_reason": "end_turn"},
+        "tool_start": {"call_id": "c", "name": "t"},
+        "tool_result": {"call_id": "c", "state": "ok", "content": []},
+    }
+
+    async def plays(backend: FakeBackend, input: SendInput) -> AsyncIterator[SessionEvent]:
+        for kind in play:
+            yield told(input, kind, **data[kind])
+
+    bench = Bench(plays)
+
+    async def main() -> None:
+        await bench.turn()
+        await bench.kernel.aclose()
+
+    run(main(), 0)
+    assert bench.reasons() == [{"kind": "completed"}]
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == min(len(words), 1)
+    assert all(word in warnings[0] and "secret" not in warnings[0] for word in words)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
