@@ -21,6 +21,8 @@ BLOCKS: Final[dict[str, tuple[str, ...]]] = {
     "image": ("media_type",),
     "file": ("media_type",),
 }
+#: Characters of an id. What closes a call, a turn or a run repeats its ids, and has to fit into a line too.
+MAX_ID: Final = 4_096
 _BLOB: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -61,6 +63,8 @@ def _check_fields(type_: str, cls: type, data: dict[str, Any], at: str) -> None:
         value = data[name]
         if kinds and type(value) not in kinds:
             raise _bad(type_, at + name, f"is of the wrong kind ({type(value).__name__})")
+        if name.endswith("_id") and isinstance(value, str) and len(value) > MAX_ID:
+            raise _bad(type_, at + name, f"has {len(value)} characters, and an id has at most {MAX_ID}")
         if values is not None and value not in values:
             raise _bad(type_, at + name, f"is {value!r}, not one of {', '.join(map(str, values))}")
         if nested is not None and value is not None:
@@ -75,6 +79,8 @@ def check_blocks(type_: str, blocks: list[Any], at: str) -> None:
         for key in BLOCKS.get(block["kind"], ()):
             if not isinstance(block.get(key), str):
                 raise _bad(type_, f"{here}.{key}", "is missing or not text")
+            if key == "call_id" and len(block[key]) > MAX_ID:
+                raise _bad(type_, f"{here}.{key}", f"has {len(block[key])} characters, and an id has at most {MAX_ID}")
         if "ref" in block and (not isinstance(block["ref"], str) or _BLOB.fullmatch(block["ref"]) is None):
             raise _bad(type_, f"{here}.ref", "is not a blob's name (sha256:<64 hex>)")
 

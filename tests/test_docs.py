@@ -118,6 +118,7 @@ def test_limits_are_the_code_s() -> None:
         codec.INT_MAX,
         findings.LISTED,
         reader.MAX_FORKS,
+        shapes.MAX_ID,
     ]
     assert f"`{shapes.SESSION_ID.pattern}`" in FORMAT
     assert str(codec.SUM_BYTES) + " bytes" in FORMAT

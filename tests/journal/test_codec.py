@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from maka.journal.codec import ZERO, chain, check_shape, clean, decode, encode, serialize
 from maka.journal.errors import InvalidEvent
 from maka.journal.events import Draft
+from maka.journal.shapes import MAX_ID
 
 
 class Colour(enum.Enum):
@@ -142,3 +143,26 @@ def test_an_event_whose_number_no_reader_takes_is_refused() -> None:
     assert encode(Draft("x-a/b", {}), 2**63 - 1, 0, ZERO)
     with pytest.raises(InvalidEvent, match="no number is left"):
         encode(Draft("x-a/b", {}), 2**63, 0, ZERO)
+
+
+@pytest.mark.parametrize(
+    ("type_", "key", "data"),
+    [
+        ("tool/call", "call_id", {"call_id": "", "operation_id": "o", "name": "n", "recovery": "never"}),
+        ("tool/call", "operation_id", {"call_id": "c", "operation_id": "", "name": "n", "recovery": "never"}),
+        ("tool/call", "turn_id", {"call_id": "c", "operation_id": "o", "name": "n", "recovery": "never"}),
+    ],
+)
+def test_an_id_that_its_closers_could_not_repeat_is_refused(type_: str, key: str, data: dict[str, Any]) -> None:
+    whole = {"turn_id": "t", "run_id": "r", "step": 1, **data, "arguments_digest": "0" * 64}
+    check_shape(Draft(type_, {**whole, key: "x" * MAX_ID}))
+    with pytest.raises(InvalidEvent, match="an id has at most 4096") as told:
+        check_shape(Draft(type_, {**whole, key: "x" * (MAX_ID + 1)}))
+    assert told.value.key == key
+
+
+def test_the_id_of_a_call_that_a_message_asks_for_is_bounded_too() -> None:
+    block = {"kind": "tool_call", "call_id": "x" * (MAX_ID + 1), "name": "n", "arguments": "{}"}
+    said = {"turn_id": "t", "run_id": "r", "step": 1, "message_id": "m", "content": [block], "stop_reason": "tool_use"}
+    with pytest.raises(InvalidEvent, match="an id has at most 4096"):
+        check_shape(Draft("assistant/message", said))
