@@ -8,6 +8,8 @@ have worked.
 import errno
 import os
 import time
+import warnings
+import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -87,6 +89,7 @@ class JournalWriter:
         self._commit = GroupCommit(self)
         self._closed = False
         self._snapshot_seq: int | None = None
+        self._dropped: weakref.finalize[Any, JournalWriter] | None = None
 
     # ------------------------------------------------------------ opening
 
@@ -139,7 +142,7 @@ class JournalWriter:
                 path, fd, lock, state, head, clock=clock, on_append=on_append, fs=fs, refold=refold, verdict=verdict
             )
             writer._snapshot_seq = saved
-            return writer
+            return writer._watched()
         except BaseException as error:
             if fd >= 0:
                 os.close(fd)
@@ -189,7 +192,7 @@ class JournalWriter:
             made.append(path)
             files.sync_dir(path.parent)
             name.unlink()
-            return writer
+            return writer._watched()
         except BaseException as error:
             if fd >= 0:
                 os.close(fd)
@@ -458,6 +461,12 @@ class JournalWriter:
 
     # ------------------------------------------------------------ close
 
+    def _watched(self) -> "JournalWriter":
+        """One that is let go without being closed gives its lock up, or nobody here could open the session again."""
+        self._dropped = weakref.finalize(self, _let_go, self._fd, self.lock, self.path)
+        self._dropped.atexit = False
+        return self
+
     def close(self) -> None:
         """Flush, write the snapshot, give the lock up. A second call does nothing; the file is closed in any case.
 
@@ -466,6 +475,8 @@ class JournalWriter:
         if self._closed:
             return
         self._closed = True
+        if self._dropped is not None:
+            self._dropped.detach()
         closed = self._shut()
         if not self.lock.held:
             self._commit.dead = closed
@@ -502,6 +513,13 @@ class JournalWriter:
         except JournalError:
             if error is None:
                 raise
+
+
+def _let_go(fd: int, lock: SessionLock, path: Path) -> None:
+    warnings.warn(f"the journal {path} was let go without being closed; close it", ResourceWarning, stacklevel=2)
+    os.close(fd)
+    if lock.held:
+        lock.release()
 
 
 def fold(path: Path, length: int) -> State:

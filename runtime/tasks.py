@@ -35,13 +35,18 @@ class Tasks:
         return task
 
     async def cancel(self, seconds: float) -> None:
-        """Cancels what still runs, and waits so long for it to end."""
+        """Cancels what still runs, and what that begins while it ends, and waits so long for it."""
         self.over = True
-        left = [task for task in self._running if task is not asyncio.current_task()]
-        for task in left:
-            task.cancel()
-        if left:
-            await asyncio.wait(left, timeout=seconds)
+        loop = asyncio.get_running_loop()
+        until, cancelled = loop.time() + seconds, {asyncio.current_task()}
+        while left := self._running - {asyncio.current_task()}:
+            for task in left - cancelled:
+                task.cancel()
+            cancelled |= left
+            if loop.time() >= until:
+                return
+            # In short stretches: what is begun meanwhile is cancelled too.
+            await asyncio.wait(left, timeout=max(0.0, until - loop.time()), return_when=asyncio.FIRST_COMPLETED)
 
     def _forget(self, task: "asyncio.Task[Any]") -> None:
         self._running.discard(task)

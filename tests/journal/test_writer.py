@@ -1,5 +1,7 @@
+import gc
 import os
 import stat
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from maka.journal.files import RealFs
 from maka.journal.lock import SessionLock
 from maka.journal.reader import read
 from maka.journal.scan import Mark
+from maka.journal.store import FileStore
 from maka.journal.writer import JournalWriter
 from support import chain
 from support.builder import Builder
@@ -513,3 +516,21 @@ def test_any_batches_and_barriers_chain(
 def test_the_real_operations_are_the_systems() -> None:
     assert RealFs.write is os.write
     assert RealFs.truncate is os.ftruncate
+
+
+def test_a_writer_that_is_let_go_gives_its_lock_up_and_says_so(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    held = [store.create(header())]
+
+    def let_go() -> None:
+        held.clear()
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="let go without being closed"):
+        let_go()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = store.open("s1")
+        again.close()
+        del again
+        gc.collect()
