@@ -66,15 +66,16 @@ class Lifecycle:
 
         return unsubscribe
 
-    def tell(self, kind: str, session_id: str, **data: Any) -> None:
+    def tell(self, kind: str, session_id: str, *, defect: bool = False, **data: Any) -> None:
+        """``defect``: the error is one of somebody's code, who needs its type and its traceback in the log."""
         level = KINDS[kind]
         if log.isEnabledFor(level):
             said = " ".join(
-                f"{key}={describe(value) if isinstance(value, BaseException) else value}"
+                f"{key}={describe(value, typed=defect) if isinstance(value, BaseException) else value}"
                 for key, value in data.items()
                 if key != "error" or level >= logging.ERROR
             )
-            log.log(level, "%s session=%s %s", kind, session_id, said)
+            log.log(level, "%s session=%s %s", kind, session_id, said, exc_info=data.get("error") if defect else None)
         event = LifecycleEvent(kind, session_id, data)
         for listener in list(self._listeners):
             try:

@@ -1,8 +1,9 @@
 """The backend protocol: what the kernel asks of a backend, what it gives to one. No I/O."""
 
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import attrs
 
@@ -152,6 +153,26 @@ class BackendRegistry:
         return sorted(self._factories)
 
 
+_METHODS: Final = ("send", "stop", "dispose")
+
+
+def unsuited(made: Any) -> str | None:
+    """What is wrong with an object that is to be a backend, as far as a look at it tells."""
+    name = made.__name__ if isinstance(made, type) else type(made).__name__
+    if isinstance(made, type):
+        return f"the class {name} and no object of it"
+    if lacks := [method for method in _METHODS if not callable(getattr(made, method, None))]:
+        return f"a {name} without {', '.join(f'{method}()' for method in lacks)}"
+    send = inspect.unwrap(made.send)
+    if inspect.iscoroutinefunction(send) or inspect.isgeneratorfunction(send):
+        return f"a {name} whose send() is no async generator: an `async def` that yields"
+    for method in ("stop", "dispose"):
+        function = inspect.unwrap(getattr(made, method))
+        if inspect.isroutine(function) and not inspect.iscoroutinefunction(function):
+            return f"a {name} whose {method}() is no `async def`"
+    return None
+
+
 def text_of(content: Blocks) -> str:
     """The text of a message, its text blocks joined."""
     return "\n".join(str(block["text"]) for block in content if block.get("kind") == "text" and "text" in block)
@@ -169,4 +190,5 @@ __all__ = [
     "StopMode",
     "StopReason",
     "text_of",
+    "unsuited",
 ]

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Awaitable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from ...journal.errors import JournalError
 from ...journal.events import Draft, JsonObject
-from ..backends.base import BackendContext
-from ..errors import BackendTimeout
+from ..backends.base import Backend, BackendContext, unsuited
+from ..errors import BackendTimeout, RuntimeFailure, describe
 from ..tasks import failure_of, foreign
 from .entries import Entries
 from .entry import Entry
@@ -64,9 +64,7 @@ class Backends:
                 now=self._parts.now,
                 tools=self._parts.tools,
             )
-            backend = self._parts.backends.factory(name)(context)
-            if isinstance(backend, Awaitable):
-                backend = await backend
+            backend = await self._made(name, context)
             self._generations += 1
             entry.generation = Generation(
                 self._generations,
@@ -81,6 +79,32 @@ class Backends:
             entry.building = None
             entry.changed()
         self.retire(entry)
+
+    async def _made(self, name: str, context: BackendContext) -> Backend:
+        """Raises BackendUnknown, and RuntimeFailure where the factory raises or gives no backend."""
+        factory = self._parts.backends.factory(name)
+        failure: RuntimeFailure
+        try:
+            made: Any = factory(context)
+            if isinstance(made, Awaitable):
+                made = await made
+        except Exception as error:
+            failure = RuntimeFailure(
+                f"backend {name!r} of session {context.session_id} could not be built ({describe(error, typed=True)}); "
+                "mend what builds it"
+            )
+            failure.__cause__ = error
+        else:
+            if (problem := unsuited(made)) is None:
+                backend: Backend = made
+                return backend
+            failure = RuntimeFailure(
+                f"what builds backend {name!r} of session {context.session_id} gave {problem}; mend it"
+            )
+        self._parts.lifecycle.tell(
+            "backend_failed", context.session_id, backend=name, error=failure, defect=failure.__cause__ is not None
+        )
+        raise failure
 
     def retire(self, entry: Entry) -> None:
         """A backend that is not used any more makes room for the next."""
@@ -125,7 +149,11 @@ class Backends:
         assert generation is not None
         if generation.noted is None:
             self._parts.lifecycle.tell(
-                "backend_failed", entry.session_id, generation=generation.number, error=generation.failure
+                "backend_failed",
+                entry.session_id,
+                generation=generation.number,
+                error=generation.failure,
+                defect=not isinstance(generation.failure, RuntimeFailure),
             )
         if generation.disposal_failure is None and not run.exited:
             gone = self._parts.spawn(entry.until(lambda: run.exited), "grace")

@@ -5,7 +5,7 @@ durable batch) → bind the interactions → fence → send → the turn's end �
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Coroutine, Sequence
 from typing import Any, Final
 
 from ...journal.errors import InvalidEvent, JournalError
@@ -19,6 +19,7 @@ from ..errors import (
 )
 from ..ledger import Ledger
 from ..lifecycle import log
+from ..model import ModelError
 from ..progress import beginning
 from ..session_events import BARRIERS, SessionEvent
 from ..tasks import failure_of, foreign, seen
@@ -152,7 +153,7 @@ class Course:
             if held and run.generation is entry.generation and run.generation.usable:
                 break
         if session.journal.state.session.value("archived"):
-            raise SessionArchived(f"session {entry.session_id} is archived; take it out again before it gets a turn")
+            raise SessionArchived(f"session {entry.session_id} is archived and takes no turns; `unarchive` it first")
         identity = run.identity
         if self._parts.message_authority is not None:
             run.messages = self._parts.message_authority.bind_run(identity)
@@ -223,7 +224,8 @@ class Course:
         if isinstance(error, JournalError) and not isinstance(error, InvalidEvent):
             self.journal_failed(run, error)
         elif error is not None and not run.lost:
-            self._parts.say(run, "backend_failed", error=error)
+            defect = not isinstance(error, Misbehaved | ModelError | RuntimeFailure)
+            self._parts.say(run, "backend_failed", error=error, defect=defect)
             if isinstance(error, RuntimeInteractionInvariantError):
                 run.failures.append(error)
         if error is not None:
@@ -233,7 +235,12 @@ class Course:
         if run.claimant is not None:
             run.sent = False  # a stop came in between
             return
-        stream = generation.backend.send(self._input(run))
+        stream: object = generation.backend.send(self._input(run))
+        if not isinstance(stream, AsyncIterable):
+            if isinstance(stream, Coroutine):
+                stream.close()
+            text = f"send() of {generation.name} gave a {type(stream).__name__} and no asynchronous iterator"
+            raise Misbehaved("backend_error", f"{text}; make it an async generator")
         ready = getattr(stream, "ready", None)
         taken = 0
         try:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import get_args
 
 import attrs
 
@@ -143,8 +144,13 @@ class RuntimeKernel:
         """Stops what runs in the session and cancels what has not begun. Takes effect at once; the future ends when the
         turn's end is durable, and raises what failed, to everybody who asked the same error.
 
-        ``immediate`` while ``after_step`` is in flight escalates it.
+        ``immediate`` while ``after_step`` is in flight escalates it. Where nothing runs here (the session is idle, runs
+        in another process, or is not there) nothing happens, and the future is done. Raises ValueError for a ``mode``
+        or a ``reason`` that there is not, TypeError for a ``source`` or a ``stop_id`` that is no text.
         """
+        for given, known in ((mode, get_args(StopMode)), (reason, get_args(StopReason))):
+            if given not in known:
+                raise ValueError(f"a stop is {' or '.join(map(repr, known))}, not {given!r}")
         into_journal: tuple[object, object] = (source, stop_id or "")
         if not all(isinstance(text, str) for text in into_journal):
             raise TypeError("source and stop_id of a stop must be texts: they go into the journal")
@@ -452,7 +458,7 @@ class RuntimeKernel:
             raise self._is_closed()
 
     def _is_closed(self) -> KernelClosed:
-        return KernelClosed("this kernel was closed; make a new one to go on")
+        return KernelClosed("the manager of these sessions was closed; make a new one to go on")
 
     def _done(self, failure: BaseException | None) -> "asyncio.Future[None]":
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

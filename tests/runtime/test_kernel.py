@@ -232,7 +232,7 @@ def test_an_archived_session_gets_no_turn_until_it_is_taken_out(seed: int) -> No
 
     async def main() -> None:
         await archive(True)
-        with pytest.raises(SessionArchived, match="take it out"):
+        with pytest.raises(SessionArchived, match="`unarchive` it"):
             await bench.turn()
         await archive(False)
         assert "complete" in await bench.turn(turn_id="t2")

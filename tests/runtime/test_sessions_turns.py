@@ -14,7 +14,7 @@ from maka.journal.files import RealFs
 from maka.runtime.app import App
 from maka.runtime.backends.loop import loop_backend
 from maka.runtime.backends.scripted import Faults, Never, Question, Tool, scripted_backend
-from maka.runtime.errors import BackendUnknown, SessionQuarantined
+from maka.runtime.errors import BackendUnknown, RuntimeFailure, SessionQuarantined
 from maka.runtime.journals import FileJournals
 from maka.runtime.kernel.generations import Deadlines
 from maka.runtime.scripted import Fail, Say, ScriptedModel, Wait
@@ -303,8 +303,9 @@ def test_a_backend_that_cannot_be_built_is_told_and_leaves_nothing(tmp_path: Pat
         script = scripted_backend(["hi"], faults=[Faults(build_error=OSError("no key")), Faults()])
         async with managing(tmp_path, script) as manager:
             await manager.create(session_id="s")
-            with pytest.raises(OSError, match="no key"):
+            with pytest.raises(RuntimeFailure, match=r"could not be built .OSError: no key.; mend") as failed:
                 await told(manager.send("s", "go"))
+            assert isinstance(failed.value.__cause__, OSError)
             assert types_of(tmp_path, "s") == ["session/header"]
             assert said(await told(manager.send("s", "go"))) == ["hi"]
 
