@@ -101,9 +101,9 @@ class FileStore:
 
     def directory(self, session_id: str) -> Path:
         """The session's directory, whether or not it is there. Raises SessionNotFound for what is no session id."""
-        if not isinstance(session_id, str) or SESSION_ID.fullmatch(session_id) is None:
+        if not _is_id(session_id):
             raise SessionNotFound(
-                f"{str(session_id)[:200]!r} is not a session id (letters, digits, '.', '_', '-'; at most 128)",
+                f"{repr(session_id)[:200]} is not a session id (letters, digits, '.', '_', '-'; at most 128)",
                 path=self.root,
             )
         return self.root / SESSIONS / session_id
@@ -116,7 +116,7 @@ class FileStore:
         """See Store. The directories are made as needed, 0700. Raises JournalWriteError where that is refused."""
         header = draft(header)
         session_id = header.data.get("session_id")
-        if not isinstance(session_id, str) or SESSION_ID.fullmatch(session_id) is None:
+        if not _is_id(session_id):
             raise InvalidEvent(
                 "session/header: session_id is not a session id (letters, digits, '.', '_', '-'; at most 128)",
                 type=header.type,
@@ -217,7 +217,11 @@ class FileStore:
                 yield name
 
 
-def _root(root: str | os.PathLike[str]) -> Path:
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and SESSION_ID.fullmatch(value) is not None
+
+
+def _root(root: object) -> Path:
     """Raises SessionNotFound for what cannot have been meant."""
     if not isinstance(root, str | os.PathLike) or not os.fspath(root):
         said = "an empty text" if root == "" else f"of type {type(root).__name__}"

@@ -392,8 +392,15 @@ def _judge(found: JsonObject, outcome: JsonObject) -> None:
     if (problem := wrong_kind(found["kind"], outcome)) is not None:
         raise _conflict(f"interaction {found['interaction_id']} does not take this answer: {problem}")
     if not is_same(outcome, found["outcome"]):
-        said = "was given another answer" if found["status"] == "answered" else "was closed with its run or its time"
-        raise _resolved(f"interaction {found['interaction_id']} {said}")
+        raise _resolved(f"interaction {found['interaction_id']} {_stands(found['outcome'])}")
+
+
+def _stands(outcome: JsonObject) -> str:
+    """Which outcome it was that came first. What a person wrote is left out."""
+    if outcome.get("kind") == "closure":
+        return f"was closed ({outcome.get('reason')})"
+    decision = outcome.get("decision")
+    return f"was given another answer{'' if decision is None else f' ({decision})'}"
 
 
 def _append(session: OpenSession, type_: str, data: JsonObject) -> Event:
@@ -415,4 +422,6 @@ def _conflict(what: str) -> InteractionRefused:
 
 
 def _resolved(what: str) -> InteractionRefused:
-    return InteractionRefused(f"{what}; the first outcome stands, so look at it", code="already_resolved")
+    return InteractionRefused(
+        f"{what}; the first outcome stands, and `SessionManager.interaction` shows it", code="already_resolved"
+    )

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ..journal.errors import InvalidEvent, JournalConflict, JournalLocked
 from ..journal.events import Blocks, Draft, JsonObject
 from ..journal.store import FileStore
+from ..journal.views.session import SETTINGS, TOOL_BOUNDARY
 from ..journal.writer import Hook, wall_ms
-from .app.definition import App
+from .app.definition import App, app_of
 from .backends.base import BackendRegistry, StopMode
 from .conversation import Conversation
-from .errors import ForkRefused, SessionBusy
+from .errors import AppError, ForkRefused, KernelClosed, RuntimeFailure, SessionBusy
 from .ids import new_id
 from .interactions import JournalInteractions
 from .journals import FileJournals, OpenSession
@@ -37,22 +38,28 @@ Recoveries = list[Recovered]
 _OF_BACKEND: Final = frozenset({"backend", "connection"})
 #: What a fork takes over of its parent's newest values.
 _INHERITED: Final = ("cwd", "backend", "model", "permission_mode", "connection", "labels")
-_TOOL_BOUNDARY: Final = "t1_after_preflight_v1"
+#: How keys of a patch begin that are the program's own.
+_OWN: Final = "x-"
 
 
 class SessionManager:
     """The sessions below one root, run with one app. Use it from one event loop, with ``async with``.
 
-    ``root``: where they are, else as ``journal.store.default_root`` says. ``permission_timeout``: seconds after which a
+    ``root``: where they are, else as ``journal.store.default_root`` says. ``app``: an App, an object with what one has,
+    or a function or class without arguments that gives one. ``permission_timeout``: seconds after which a
     permission that nobody answers is closed. ``on_append`` sees every event before it is written. ``clock`` (Unix ms),
-    ``new_id`` and ``deadlines`` are the kernel's.
+    ``new_id`` and ``deadlines`` are the kernel's. Raises AppError for what is no app, SessionNotFound for what is no
+    root.
+
+    Whatever starts or changes something raises KernelClosed once the manager was closed, and RuntimeFailure outside of
+    its event loop, which is the first that it was used in. ``list``, ``read`` and ``status`` go on.
     """
 
     def __init__(
         self,
         root: str | os.PathLike[str] | None = None,
         *,
-        app: App,
+        app: object,
         message_authority: RuntimeMessageAuthority | None = None,
         permission_timeout: float | None = None,
         deadlines: Deadlines | None = None,
@@ -61,7 +68,9 @@ class SessionManager:
         new_id: Callable[[], str] = new_id,
         keep_open: int = 32,
     ) -> None:
-        self._app = app
+        self._app = app = _taken(app)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
         self._new_id = new_id
         self._clock = clock
         files = FileJournals(root, clock=clock, on_append=on_append)
@@ -89,6 +98,7 @@ class SessionManager:
         )
 
     async def __aenter__(self) -> "SessionManager":
+        self._ready()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -96,6 +106,7 @@ class SessionManager:
 
     async def aclose(self, *, source: str = "shutdown") -> None:
         """Stops what runs and closes everything. Raises what failed."""
+        self._closed = True
         await self.kernel.aclose(source=source)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -118,29 +129,34 @@ class SessionManager:
     ) -> str:
         """A new session, durable when this returns its id. What is not given is the app's; ``cwd`` the process's.
 
-        Raises BackendUnknown, JournalConflict where the id is taken, InvalidEvent, JournalWriteError.
+        Raises BackendUnknown, JournalConflict where the id is taken, InvalidEvent (for a ``cwd`` that is no directory
+        too), JournalWriteError.
         """
+        self._ready()
         session_id = session_id or self._new_id()
         header = self._header(
             session_id,
             {
                 "name": name,
-                "cwd": str(Path(cwd or ".").absolute()),
+                "cwd": _directory("." if cwd is None else cwd),
                 "backend": backend or self._app.default_backend,
                 "model": self._app.model if model is None else model,
                 "permission_mode": permission_mode or self._app.permission_mode,
                 "connection": connection,
-                "labels": None if labels is None else list(labels),
+                "labels": None if labels is None else _labels(labels),
             },
         )
+        _check_values(header)
         self._registry.factory(header["backend"])
-        _check_patch(header)
         await _in_thread(lambda: self._write_new(header))
         return session_id
 
     async def list(self) -> Rows:
-        """``[{session_id, name, last_activity, turns, verdict, running}]``; ``running`` are the ids of turns that wait
-        or run in this process. Damaged sessions are listed too. Raises JournalError where the root cannot be read.
+        """``[{session_id, name, last_activity, turns, verdict, labels, flagged, archived, running}]``.
+
+        ``running`` are the ids of turns that wait or run in this process. What a look at a snapshot or at the end of a
+        file cannot tell is None, and a ``verdict`` is ``unchecked``: ``read`` tells. Damaged sessions are listed too.
+        Raises JournalError where the root cannot be read.
         """
         rows = await _in_thread(self._store.list)
         return [{**row, "running": self.status(row["session_id"]).turns} for row in rows]
@@ -174,7 +190,16 @@ class SessionManager:
         """A new turn with this message; its events, to be iterated. It waits for turns that were sent before it.
 
         The session is opened, and repaired if a crash left something open. See TurnStream for what iterating raises.
+        Raises InvalidEvent at once for what is neither a text nor a list of content blocks.
         """
+        self._here()
+        message: object = content
+        if not isinstance(message, str | list):
+            raise InvalidEvent(
+                f"a message must be a text or a list of content blocks, not {type(message).__name__}",
+                type="user/message",
+                key="content",
+            )
         return self.kernel.start_turn(
             session_id,
             text=content if isinstance(content, str) else None,
@@ -190,6 +215,7 @@ class SessionManager:
         self, session_id: str, *, source: str = "user", mode: StopMode = "immediate", stop_id: str | None = None
     ) -> "asyncio.Future[None]":
         """Stops what runs or waits in the session: at once, or ``after_step``. See ``RuntimeKernel.stop_session``."""
+        self._here()
         return self.kernel.stop_session(session_id, source=source, mode=mode, stop_id=stop_id)
 
     async def answer(self, session_id: str, interaction_id: str, answer: JsonObject) -> JsonObject:
@@ -198,28 +224,39 @@ class SessionManager:
         See ``JournalInteractions.answer`` for the shapes. The first durable outcome wins: the same again is fine, also
         after a restart, another raises InteractionRefused (``already_resolved``).
         """
+        self._ready()
         async with self.kernel.session(session_id):
             return await self._interactions.answer(session_id, interaction_id, answer)
 
     async def interaction(self, session_id: str, interaction_id: str) -> JsonObject:
         """How one stands. Raises InteractionRefused (``not_found``)."""
+        self._ready()
         async with self.kernel.session(session_id):
             return await self._interactions.query(session_id, interaction_id)
 
     async def pending(self, session_id: str) -> Rows:
-        """The interactions that wait for an answer, oldest first, with their requests."""
+        """The interactions that wait for an answer, oldest first, with their requests.
+
+        The session is opened here for that, so it raises JournalLocked where another process has it: there
+        ``(await read(session_id)).interactions()`` lists them, and only that process can take answers.
+        """
+        self._ready()
         async with self.kernel.session(session_id):
             return await self._interactions.pending(session_id)
 
     # ------------------------------------------------------------ about a session
 
     async def update(self, session_id: str, patch: JsonObject, *, request_id: str | None = None) -> int:
-        """Sets whole new values (``name, labels, flagged, has_unread, model, permission_mode, …``), durably.
+        """Sets whole new values, durably: of ``name, labels, flagged, archived, has_unread, cwd, backend, model,
+        permission_mode, connection``, and of keys of the program's own, which begin with ``x-``.
 
         Returns the number of the event. Another ``backend`` or ``connection`` is used from the next turn on. Raises
         InvalidEvent, BackendUnknown, JournalError.
         """
+        self._ready()
         _check_patch(patch)
+        if "cwd" in patch:
+            patch = {**patch, "cwd": _directory(patch["cwd"])}
         if "backend" in patch:
             self._registry.factory(patch["backend"])
         data: JsonObject = {"patch": patch}
@@ -235,7 +272,7 @@ class SessionManager:
         return await self.update(session_id, {"name": name})
 
     async def set_labels(self, session_id: str, labels: Iterable[str]) -> int:
-        return await self.update(session_id, {"labels": [*labels]})
+        return await self.update(session_id, {"labels": _labels(labels)})
 
     async def flag(self, session_id: str, flagged: bool = True) -> int:
         return await self.update(session_id, {"flagged": flagged})
@@ -260,6 +297,7 @@ class SessionManager:
         Nothing is copied: the fork refers to the point by number and sum, and its history begins with what was said up
         to there. Returns its id. Raises ForkRefused, SessionNotFound, JournalConflict where the id is taken.
         """
+        self._ready()
         opened, before = self.kernel.opened(session_id), None
         if opened is not None:
             # A fork may only refer to what is on the disk for good.
@@ -284,6 +322,7 @@ class SessionManager:
 
         Raises SessionBusy, SessionNotFound, JournalLocked, and JournalConflict while a fork refers to it.
         """
+        self._ready()
         await self.kernel.release(session_id)
         return await self._journals.alone(session_id, lambda: self._store.delete(session_id))
 
@@ -292,8 +331,9 @@ class SessionManager:
     async def recover(self, session_id: str) -> Recovered:
         """Closes what a crash left open in it. Does nothing to one that is in order, or that somebody has open.
 
-        Raises nothing: what failed is in the result, so that one bad session keeps no other from being opened.
+        What failed is in the result and not raised, so that one bad session keeps no other from being opened.
         """
+        self._ready()
         if self.kernel.status(session_id).open:
             return Recovered(session_id, "open")
         found = await self._journals.alone(session_id, lambda: recover(self._store, session_id, clock=self._clock))
@@ -306,6 +346,7 @@ class SessionManager:
 
         One whose snapshot fits and says that it is in order is not opened.
         """
+        self._ready()
         rows = await _in_thread(self._store.list)
         return [
             Recovered(row["session_id"], "unchanged")
@@ -315,6 +356,27 @@ class SessionManager:
         ]
 
     # ------------------------------------------------------------ within
+
+    def _ready(self) -> None:
+        self._here()
+        if self._closed:
+            raise KernelClosed("this manager was closed; make a new one to go on")
+
+    def _here(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeFailure(
+                "a manager is used within an event loop, and none runs here; call this from a coroutine, such as one "
+                "that `asyncio.run` runs"
+            ) from None
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise RuntimeFailure(
+                "this manager belongs to the event loop that it was first used in, which is another one; make a "
+                "manager for each loop, in it"
+            )
 
     def _opened(self, session_id: str) -> OpenSession | None:
         return self.kernel.opened(session_id)
@@ -326,7 +388,7 @@ class SessionManager:
         order = (
             "cwd", "backend", "model", "permission_mode", "tool_boundary", "connection", "name", "labels", "parent",
         )  # fmt: skip
-        known = {**values, "tool_boundary": _TOOL_BOUNDARY}
+        known = {**values, "tool_boundary": TOOL_BOUNDARY}
         return {
             "format": 1,
             "session_id": session_id,
@@ -392,36 +454,69 @@ class SessionManager:
 
 
 _OPENS: Final = frozenset({"turn/start", "continuation/start"})
-#: Key of a patch → the type of its value.
-_TYPES: Final[dict[str, type]] = {
-    "name": str,
-    "labels": list,
-    "flagged": bool,
-    "archived": bool,
-    "has_unread": bool,
-    "model": str,
-    "permission_mode": str,
-    "backend": str,
-    "connection": str,
-}
 
 
-def _check_patch(values: JsonObject) -> None:
-    """Raises InvalidEvent for a value that nobody could use. Unknown keys are the program's own."""
-    for key, kind in _TYPES.items():
+def _taken(app: object) -> App:
+    """Raises AppError for what is no app, and what a function that is to give one raises."""
+    if isinstance(app, str):
+        raise AppError(
+            f"{app[:200]!r} is the name of an app and no app; `load_app` of `maka.runtime` loads it by that name"
+        )
+    try:
+        return app_of(app)
+    except AppError as error:
+        raise AppError(f"this is no app for a manager: {error}") from error
+
+
+def _directory(path: object) -> str:
+    """The absolute path of a directory that is there. Raises InvalidEvent."""
+    if not isinstance(path, str | os.PathLike):
+        raise _invalid("cwd", f"must be a path, not {type(path).__name__}")
+    whole = str(Path(path).absolute())
+    if not os.path.isdir(whole):
+        raise _invalid("cwd", f"is {whole}, where no directory is; make it, or name another one")
+    return whole
+
+
+def _labels(labels: Iterable[str]) -> list[str]:
+    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable):
+        raise _invalid("labels", f"must be several texts, as in a list, not {type(labels).__name__}")
+    return [*labels]
+
+
+def _check_patch(patch: JsonObject) -> None:
+    """Raises InvalidEvent for a patch that sets something that no session has, or a value that nobody could use."""
+    given: object = patch
+    if not isinstance(given, dict):
+        raise InvalidEvent(
+            f"a patch must be a dict of keys and their whole new values, not {type(given).__name__}",
+            type="session/updated",
+            key="patch",
+        )
+    for key in given:
+        if key not in SETTINGS and not (isinstance(key, str) and key.startswith(_OWN)):
+            from difflib import get_close_matches
+
+            near = get_close_matches(str(key), SETTINGS, 1)
+            meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(SETTINGS)}"
+            raise _invalid(str(key), f"is nothing that can be set; {meant} (keys of your own begin with {_OWN})")
+    _check_values(patch)
+
+
+def _check_values(values: JsonObject) -> None:
+    """Raises InvalidEvent for a value that nobody could use."""
+    for key, kind in SETTINGS.items():
         if key in values and not isinstance(values[key], kind):
-            raise InvalidEvent(
-                f"{key} must be a {kind.__name__}, not {type(values[key]).__name__}", type="session/updated", key=key
-            )
+            raise _invalid(key, f"must be a {kind.__name__}, not {type(values[key]).__name__}")
     if not all(isinstance(label, str) for label in values.get("labels") or ()):
-        raise InvalidEvent("labels must be texts", type="session/updated", key="labels")
+        raise _invalid("labels", "must be texts")
     mode = values.get("permission_mode")
     if mode is not None and mode not in MODES:
-        raise InvalidEvent(
-            f"permission_mode must be one of {', '.join(MODES)}, not {mode}",
-            type="session/updated",
-            key="permission_mode",
-        )
+        raise _invalid("permission_mode", f"must be one of {', '.join(MODES)}, not {mode}")
+
+
+def _invalid(key: str, what: str) -> InvalidEvent:
+    return InvalidEvent(f"{key[:200]} {what}", type="session/updated", key=key)
 
 
 async def _in_thread(work: Callable[[], T]) -> T:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from ...journal.events import JsonObject
+from ..lifecycle import log
 from ..session_events import SessionEvent
 from .run import Run
 
@@ -85,6 +86,13 @@ class TurnStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    def __del__(self) -> None:
+        if not self._begun:
+            log.warning(
+                "a turn of session=%s was never begun: nobody iterated what `send` gave, or used `async with`",
+                self.session_id,
+            )
 
     def _begin(self) -> None:
         if not self._begun:

@@ -93,7 +93,7 @@ async def a_busy_session_is_put_away(place: Place) -> BaseException:
     return error
 
 
-@meets(errors.SessionArchived, r"session s1 is archived; take it out again before it gets a turn")
+@meets(errors.SessionArchived, r"session s1 is archived and takes no turns; `unarchive` it first")
 async def a_session_that_was_put_away_is_sent_a_message(place: Place) -> BaseException:
     async with place.manager("hello") as manager:
         await manager.create(session_id="s1")
@@ -235,7 +235,7 @@ async def a_turn_for_a_backend_that_could_not_be_disposed(place: Place) -> BaseE
     return error
 
 
-@meets(errors.KernelClosed, r"this kernel was closed; make a new one to go on")
+@meets(errors.KernelClosed, r"the manager of these sessions was closed; make a new one to go on")
 async def a_message_after_the_end(place: Place) -> BaseException:
     async with place.manager() as manager:
         await manager.create(session_id="s1")
@@ -257,7 +257,8 @@ async def an_answer_to_nothing(place: Place) -> BaseException:
 
 @meets(
     errors.InteractionRefused,
-    r"interaction \w+ was given another answer; the first outcome stands, so look at it",
+    r"interaction \w+ was given another answer \(allow\); the first outcome stands, "
+    r"and `SessionManager.interaction` shows it",
 )
 async def a_second_answer(place: Place) -> BaseException:
     async with place.manager([Permission("write"), "done"]) as manager:

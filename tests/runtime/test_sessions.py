@@ -1,8 +1,10 @@
 """Sessions by a manager: created, listed, read, changed, put away, deleted; two managers on one root."""
 
 import asyncio
+import gc
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from maka.journal.store import FileStore
 from maka.runtime.app import App
 from maka.runtime.backends.scripted import Never, scripted_backend
 from maka.runtime.conversation import Conversation
-from maka.runtime.errors import BackendUnknown, KernelClosed, SessionArchived, SessionBusy
+from maka.runtime.errors import AppError, BackendUnknown, KernelClosed, RuntimeFailure, SessionArchived, SessionBusy
 from maka.runtime.sessions import SessionManager
 from support.builder import digest
 from support.managed import (
@@ -48,7 +50,7 @@ def test_a_new_session_has_what_was_given_and_else_the_apps_values(tmp_path: Pat
             given = await manager.create(
                 session_id="given",
                 name="Given",
-                cwd="/somewhere",
+                cwd=tmp_path,
                 backend="other",
                 model="small",
                 permission_mode="ask",
@@ -70,7 +72,7 @@ def test_a_new_session_has_what_was_given_and_else_the_apps_values(tmp_path: Pat
                 "format": 1,
                 "session_id": "given",
                 "created_by": None,
-                "cwd": "/somewhere",
+                "cwd": str(tmp_path),
                 "backend": "other",
                 "model": "small",
                 "permission_mode": "ask",
@@ -93,6 +95,13 @@ def test_a_new_session_has_what_was_given_and_else_the_apps_values(tmp_path: Pat
         ({"session_id": "taken"}, maka.JournalConflict, "taken"),
         ({"name": 7}, maka.InvalidEvent, "name must be a str, not int"),
         ({"labels": [1]}, maka.InvalidEvent, "labels must be texts"),
+        ({"labels": "abc"}, maka.InvalidEvent, "labels must be several texts, as in a list, not str"),
+        ({"labels": 5}, maka.InvalidEvent, "labels must be several texts, as in a list, not int"),
+        ({"backend": 7}, maka.InvalidEvent, "backend must be a str, not int"),
+        ({"cwd": 5}, maka.InvalidEvent, "cwd must be a path, not int"),
+        ({"cwd": "/nonexistent/dir"}, maka.InvalidEvent, "cwd is /nonexistent/dir, where no directory is; make it"),
+        ({"cwd": "\0"}, maka.InvalidEvent, "where no directory is"),
+        ({"session_id": 5}, maka.InvalidEvent, "is not a session id"),
     ],
 )
 def test_what_cannot_be_created_is_refused_and_leaves_nothing(
@@ -128,6 +137,8 @@ def test_sessions_are_listed_with_what_runs_in_them_damaged_ones_too(tmp_path: P
             assert (rows["a"]["name"], rows["a"]["turns"], rows["a"]["running"]) == ("A", 2, ["t2", "t3"])
             assert (rows["b"]["name"], rows["b"]["turns"], rows["b"]["running"]) == ("B", 0, [])
             assert (rows["c"]["verdict"], rows["c"]["running"]) == ("unchecked", [])
+            assert (rows["b"]["labels"], rows["b"]["flagged"], rows["b"]["archived"]) == ([], False, False)
+            assert (rows["c"]["labels"], rows["c"]["flagged"], rows["c"]["archived"]) == (None, None, None)
             await manager.stop("a")
             assert await begun == []
             await told(running)
@@ -179,32 +190,79 @@ def test_whole_new_values_are_set_durably_and_seen_by_whoever_comes_next(tmp_pat
             assert row["name"] == "Spring"
         async with managing(tmp_path, playing("hi")) as manager:
             [row] = await manager.list()
-            assert row["name"] == "Spring"
+            assert (row["name"], row["labels"], row["flagged"], row["archived"]) == ("Spring", ["x", "y"], False, False)
+            settings = (await manager.read("s")).settings()
+            assert (settings["name"], settings["has_unread"], settings["x-mine"]) == ("Spring", True, 1)
             assert said(await told(manager.send("s", "hello"))) == ["hi"]
 
     go(main())
 
 
 @pytest.mark.parametrize(
-    ("patch", "error"),
+    ("patch", "error", "says"),
     [
-        ({"name": None}, maka.InvalidEvent),
-        ({"archived": "yes"}, maka.InvalidEvent),
-        ({"labels": "abc"}, maka.InvalidEvent),
-        ({"permission_mode": "always"}, maka.InvalidEvent),
-        ({"backend": "nonsense"}, BackendUnknown),
-        ({"size": float("nan")}, maka.InvalidEvent),
+        ({"name": None}, maka.InvalidEvent, "name must be a str, not NoneType"),
+        ({"archived": "yes"}, maka.InvalidEvent, "archived must be a bool, not str"),
+        ({"labels": "abc"}, maka.InvalidEvent, "labels must be a list, not str"),
+        ({"permission_mode": "always"}, maka.InvalidEvent, "permission_mode must be one of ask, execute, bypass"),
+        ({"backend": "nonsense"}, BackendUnknown, "no backend 'nonsense' is registered"),
+        ({"x-size": float("nan")}, maka.InvalidEvent, "patch.x-size"),
+        ({"permision_mode": "ask"}, maka.InvalidEvent,
+         "permision_mode is nothing that can be set; did you mean permission_mode? (keys of your own begin with x-)"),
+        ({"size": 1}, maka.InvalidEvent, "size is nothing that can be set; there are name, labels, flagged"),
+        ({5: 1}, maka.InvalidEvent, "5 is nothing that can be set"),
+        ({"cwd": "/nonexistent/dir"}, maka.InvalidEvent, "cwd is /nonexistent/dir, where no directory is"),
+        ("x", maka.InvalidEvent, "a patch must be a dict of keys and their whole new values, not str"),
+        (None, maka.InvalidEvent, "a patch must be a dict of keys and their whole new values, not NoneType"),
     ],
-)
+)  # fmt: skip
 def test_values_that_nobody_could_use_are_refused(
-    tmp_path: Path, patch: dict[str, Any], error: type[Exception]
+    tmp_path: Path, patch: Any, error: type[Exception], says: str
 ) -> None:
     async def main() -> None:
         async with managing(tmp_path, playing()) as manager:
             await manager.create(session_id="s")
-            with pytest.raises(error):
+            with pytest.raises(error) as caught:
                 await manager.update("s", patch)
+            assert says in str(caught.value)
             assert types_of(tmp_path, "s") == ["session/header"]
+
+    go(main())
+
+
+def test_a_folder_that_is_set_is_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with managing(tmp_path, playing()) as manager:
+            await manager.create(session_id="s")
+            (tmp_path / "below").mkdir()
+            monkeypatch.chdir(tmp_path)
+            await manager.update("s", {"cwd": "below"})
+            assert (await manager.read("s")).settings()["cwd"] == str(tmp_path / "below")
+            with pytest.raises(maka.InvalidEvent, match="labels must be several texts, as in a list, not str"):
+                await manager.set_labels("s", "abc")
+
+    go(main())
+
+
+@pytest.mark.parametrize("content", [None, 5, b"hi", {"kind": "text", "text": "hi"}])
+def test_what_is_no_message_is_refused_at_once(tmp_path: Path, content: Any) -> None:
+    async def main() -> None:
+        async with managing(tmp_path, playing("hi")) as manager:
+            await manager.create(session_id="s")
+            with pytest.raises(maka.InvalidEvent, match="a message must be a text or a list of content blocks, not "):
+                manager.send("s", content)
+            assert types_of(tmp_path, "s") == ["session/header"]
+
+    go(main())
+
+
+@pytest.mark.parametrize("wrong", [None, 5, b"s"])
+def test_what_is_no_session_id_is_refused_in_a_sentence(tmp_path: Path, wrong: Any) -> None:
+    async def main() -> None:
+        async with managing(tmp_path, playing("hi")) as manager:
+            for attempt in (told(manager.send(wrong, "hi")), manager.read(wrong), manager.rename(wrong, "x")):
+                with pytest.raises(maka.SessionNotFound, match=f"{wrong!r} is not a session id"):
+                    await attempt
 
     go(main())
 
@@ -236,7 +294,7 @@ def test_an_archived_session_takes_no_turns_until_it_is_taken_out_again(tmp_path
             await manager.archive("s")
             with pytest.raises(SessionArchived) as caught:
                 await told(manager.send("s", "hello"))
-            assert str(caught.value) == "session s is archived; take it out again before it gets a turn"
+            assert str(caught.value) == "session s is archived and takes no turns; `unarchive` it first"
             await manager.unarchive("s")
             assert said(await told(manager.send("s", "hello"))) == ["hi"]
             assert types_of(tmp_path, "s").count("turn/start") == 1
@@ -398,9 +456,100 @@ def test_a_closed_manager_closes_its_sessions_and_starts_nothing_any_more(tmp_pa
         assert types_of(tmp_path, "s")[-1] == "run/settled"
         with FileStore(tmp_path).open("s"):
             pass
-        for refused in (told(manager.send("s", "hi")), manager.rename("s", "x"), manager.pending("s")):
-            with pytest.raises(KernelClosed):
+        files = files_of(tmp_path)
+        for refused in (
+            told(manager.send("s", "hi")),
+            manager.rename("s", "x"),
+            manager.pending("s"),
+            manager.create(),
+            manager.fork("s"),
+            manager.delete("s"),
+            manager.recover("s"),
+            manager.recover_interrupted_sessions(),
+            manager.__aenter__(),
+        ):
+            with pytest.raises(KernelClosed, match=r"manager.* was closed; make a new one to go on"):
                 await refused
+        assert files_of(tmp_path) == files
+        # Reading goes on.
+        assert [row["session_id"] for row in await manager.list()] == ["s"]
+        assert (await manager.read("s")).session_id == "s"
         await manager.aclose()
+
+    go(main())
+
+
+def test_a_manager_belongs_to_the_loop_that_it_was_first_used_in(tmp_path: Path) -> None:
+    manager = SessionManager(tmp_path, app=app_of(playing("hi")))
+    for outside in (lambda: manager.send("s", "hi"), lambda: manager.stop("s")):
+        with pytest.raises(RuntimeFailure, match="none runs here; call this from a coroutine"):
+            outside()
+
+    async def first() -> None:
+        await manager.create(session_id="s")
+        await told(manager.send("s", "hi"))
+        await manager.kernel.release("s")
+
+    async def second() -> None:
+        for elsewhere in (lambda: manager.send("s", "hi"), lambda: manager.stop("s")):
+            with pytest.raises(RuntimeFailure, match="another one; make a manager for each loop"):
+                elsewhere()
+        for awaited in (manager.create(), manager.rename("s", "x"), manager.__aenter__()):
+            with pytest.raises(RuntimeFailure, match="another one; make a manager for each loop"):
+                await awaited
+        assert (await manager.read("s")).turns()[0]["status"] == "completed"
+        await manager.aclose()
+
+    go(first())
+    go(second())
+
+
+@pytest.mark.parametrize(
+    ("app", "says"),
+    [
+        (None, "this is no app for a manager: None lacks `backends`, `default_backend`"),
+        ({"backends": {}}, "this is no app for a manager: an object of type dict lacks `backends`"),
+        ("my_app:app", "'my_app:app' is the name of an app and no app; `load_app` of `maka.runtime` loads it"),
+        (App, "this is no app for a manager: it takes arguments"),
+        (SimpleNamespace(backends={}, default_backend="b"), "this is no app for a manager: `backends` is empty"),
+    ],
+)
+def test_what_is_no_app_is_refused(tmp_path: Path, app: Any, says: str) -> None:
+    with pytest.raises(AppError) as caught:
+        SessionManager(tmp_path, app=app)
+    assert says in str(caught.value)
+
+
+def test_an_app_may_be_any_object_with_its_attributes_or_what_gives_one(tmp_path: Path) -> None:
+    class Mine:
+        backends = {"scripted": playing("hi")}  # noqa: RUF012
+        default_backend = "scripted"
+
+    async def main() -> None:
+        for n, app in enumerate((Mine, Mine(), lambda: SimpleNamespace(**{**vars(Mine), "model": "m"}))):
+            async with SessionManager(tmp_path / str(n), app=app) as manager:
+                session_id = await manager.create(permission_mode="bypass")
+                assert said(await told(manager.send(session_id, "hello"))) == ["hi"]
+
+    go(main())
+
+
+def test_a_turn_that_nobody_begins_is_told_when_it_is_forgotten(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with managing(tmp_path, playing("hi", "ho")) as manager:
+            await manager.create(session_id="s")
+            await told(manager.send("s", "begun"))
+            await manager.send("s", "closed").aclose()
+            gc.collect()
+            assert "never begun" not in caplog.text
+            manager.send("s", "secret")
+            gc.collect()
+        [record] = [record for record in caplog.records if "never begun" in record.getMessage()]
+        assert record.name == "maka.runtime"
+        assert record.levelname == "WARNING"
+        assert "session=s" in record.getMessage()
+        assert "secret" not in caplog.text
 
     go(main())

@@ -34,7 +34,7 @@ def test_a_fork_begins_where_a_turn_ended_and_copies_nothing(tmp_path: Path) -> 
     async def main() -> None:
         script = scripted_backend(lambda sent: f"re: {sent.text}")
         async with managing(tmp_path, script) as manager:
-            await manager.create(session_id="s", name="Origin", labels=["a"], model="big", cwd="/there")
+            await manager.create(session_id="s", name="Origin", labels=["a"], model="big", cwd=tmp_path)
             await told(manager.send("s", "one", turn_id="t1"))
             await manager.update("s", {"model": "small"})
             await told(manager.send("s", "two", turn_id="t2"))
@@ -46,7 +46,7 @@ def test_a_fork_begins_where_a_turn_ended_and_copies_nothing(tmp_path: Path) -> 
             point = {"session_id": "s", "seq": parent_end["seq"], "sum": parent_end["sum"]}
             [header] = [event["data"] for event in events_of(tmp_path, fork, parent_end["sum"])]
             assert header["parent"] == point
-            assert (header["name"], header["labels"], header["cwd"]) == ("Second try", ["a"], "/there")
+            assert (header["name"], header["labels"], header["cwd"]) == ("Second try", ["a"], str(tmp_path))
             assert (header["model"], header["permission_mode"], header["backend"]) == ("big", "bypass", "scripted")
 
             assert await texts(manager, fork) == ["one", "re: one"]
