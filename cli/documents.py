@@ -130,11 +130,10 @@ def _extends(path: Path, head: str, found: list[int]) -> str | None:
 
 def listing(root: str | None) -> tuple[Doc, Path]:
     """Of `list`, and the root that was looked at."""
-    from ..journal.store import FileStore, default_root
+    from ..journal.store import FileStore
 
-    place = Path(root) if root is not None else default_root()
-    store = FileStore(place)
-    return {"sessions": [_checked(store.path(row["session_id"]), row) for row in store.list()]}, place
+    store = FileStore(root)
+    return {"sessions": [_checked(store.path(row["session_id"]), row) for row in store.list()]}, store.root
 
 
 def application(name: str | None, root: str | None) -> Doc:

@@ -56,9 +56,10 @@ def test_the_configuration_names_the_example(tmp_path: Path) -> None:
 
 
 def test_the_example_is_an_app(tmp_path: Path) -> None:
-    (_, code), (_, program) = next(part for part in documents.sections(CONFIGURATION) if part.title == "An app").python
+    section = next(part for part in documents.sections(CONFIGURATION) if part.title == "An app")
+    (_, code), (_, program), (_, others) = section.python
     (tmp_path / "my_app.py").write_text(code)
-    (tmp_path / "program.py").write_text(f"from my_app import app\n{program}")
+    (tmp_path / "program.py").write_text(f"from my_app import app\n{program}\n{others}")
     maka_, *words = documents.block(CONFIGURATION, "sh").split()
     assert maka_ == "maka"
     ran = process(*words, "--json", cwd=tmp_path)
@@ -75,7 +76,9 @@ def test_the_example_is_an_app(tmp_path: Path) -> None:
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1].startswith("complete {'stop_reason': 'end_turn'")
+    *_, complete, refusal = done.stdout.splitlines()
+    assert complete.startswith("complete {'stop_reason': 'end_turn'")
+    assert "is an object of type ScriptedModel, a model; wrap it: " in refusal
     assert (tmp_path / "note.txt").read_text() == "40 chairs\n"
 
 

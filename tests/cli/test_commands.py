@@ -230,6 +230,8 @@ def test_list_of_an_empty_root(maka_: Run, tmp_path: Path) -> None:
     assert ran.err == f"{sentence}: that directory is not there; look at --root and $MAKA_HOME\n"
     place.mkdir()
     assert maka_("journal", "list", "--root", place).err == f"{sentence}\n"
+    ran = maka_("journal", "list", "--root", "")
+    assert (ran.code, "the root is an empty text" in ran.err) == (2, True)
 
 
 def test_a_session_that_is_not_there_is_looked_for_under_its_root(maka_: Run, tmp_path: Path) -> None:
