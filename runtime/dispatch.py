@@ -13,6 +13,7 @@ import attrs
 from ..journal.errors import JournalError
 from ..journal.events import Blocks, JsonObject
 from ..journal.wording import UNKNOWN_ERROR
+from . import checks
 from .errors import RuntimeFailure
 from .ledger import Sink
 from .lifecycle import log
@@ -45,9 +46,9 @@ class ToolLimits:
     seconds for a cancelled body to end before it is left behind.
     """
 
-    parallel: int = 10
-    shown: int = 32 * 1024
-    grace: float = 5.0
+    parallel: int = attrs.field(default=10, validator=checks.count)
+    shown: int = attrs.field(default=32 * 1024, validator=checks.size)
+    grace: float = attrs.field(default=5.0, validator=checks.seconds)
 
 
 @attrs.frozen

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import attrs
 
+from . import checks
 from .model import ModelError
 
 
@@ -14,10 +15,10 @@ class RetryPolicy:
     A provider that names a longer time than ``patience`` seconds is not waited for.
     """
 
-    attempts: int = 4
-    first: float = 0.5
-    longest: float = 20.0
-    patience: float = 60.0
+    attempts: int = attrs.field(default=4, validator=checks.count)
+    first: float = attrs.field(default=0.5, validator=checks.seconds)
+    longest: float = attrs.field(default=20.0, validator=checks.seconds)
+    patience: float = attrs.field(default=60.0, validator=checks.seconds)
 
     def delay(self, error: ModelError, attempt: int, random: Callable[[], float]) -> float | None:
         """Seconds to wait after ``attempt`` (counted from 1) failed; None if it is not tried again.

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from .checks import shortly
 from .model import (
     Chunk,
     Finish,
@@ -92,19 +93,21 @@ class Do:
     action: Callable[[Any], Any]
 
 
+#: What a response is made of.
 Part = Say | Ask | Wait | Fail | Tokens | End | Do | str
 Response = list[Part] | tuple[Part, ...] | Part
 
 
 class ScriptedModel:
-    """Answers one request after another with the responses of ``script``; a text stands for ``Say``.
+    """Answers one request after another with the responses of ``script``; a text stands for ``Say``, and for a script
+    of one response. Raises TypeError for what is no response.
 
     ``requests`` are those it got. Asked beyond the script's end it says ``(the script is over)``. With ``repeat`` the
     script starts again.
     """
 
     def __init__(self, script: Iterable[Response], *, provider: str = "scripted", repeat: bool = False) -> None:
-        self._script = [list(parts) if isinstance(parts, list | tuple) else [parts] for parts in script]
+        self._script = [_parts(response) for response in ([script] if isinstance(script, str) else script)]
         self._repeat = repeat
         self._calls = 0
         self.provider = provider
@@ -153,6 +156,14 @@ class ScriptedModel:
             ToolCallDelta(raw[middle:], index),
             ToolCallEnd(index),
         )
+
+
+def _parts(response: Any) -> list[Part]:
+    parts: list[Any] = list(response) if isinstance(response, list | tuple) else [response]
+    for part in parts:
+        if not isinstance(part, Part):
+            raise TypeError(f"a script holds {shortly(part)}, which is no part; the parts are in maka.runtime.scripted")
+    return parts
 
 
 async def _say(part: Say, index: int) -> AsyncIterator[Chunk]:

@@ -13,6 +13,7 @@ import attrs
 
 from ..journal.errors import InvalidEvent, JournalError
 from ..journal.events import JsonObject
+from . import checks
 from .assembly import Assembly
 from .backends.base import SteeringLease
 from .conversation import Conversation
@@ -30,15 +31,18 @@ MESSAGE: Final = 2_000
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """``live_text``: journal text while it streams, joined to one piece for each ``live_seconds``."""
+    """``live_text``: journal text while it streams, joined to one piece for each ``live_seconds``.
 
-    system: str | None = None
-    params: JsonObject = attrs.Factory(dict)
-    max_steps: int | None = None
-    live_text: bool = True
-    live_seconds: float = 0.25
-    retry: RetryPolicy = attrs.Factory(RetryPolicy)
-    limits: ToolLimits = attrs.Factory(ToolLimits)
+    Raises TypeError for values of other types.
+    """
+
+    system: str | None = attrs.field(default=None, validator=checks.text_or_none)
+    params: JsonObject = attrs.field(factory=dict, validator=checks.a(dict, "a dict"))
+    max_steps: int | None = attrs.field(default=None, validator=checks.limit)
+    live_text: bool = attrs.field(default=True, validator=checks.a(bool, "True or False"))
+    live_seconds: float = attrs.field(default=0.25, validator=checks.seconds)
+    retry: RetryPolicy = attrs.field(factory=RetryPolicy, validator=checks.a(RetryPolicy, "a RetryPolicy"))
+    limits: ToolLimits = attrs.field(factory=ToolLimits, validator=checks.a(ToolLimits, "ToolLimits"))
 
 
 @attrs.frozen

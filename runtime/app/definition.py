@@ -57,7 +57,7 @@ class App:
                 f"`default_backend` is {_shown(self.default_backend)}, which is none of its backends; "
                 f"there are: {listed(self.backends)}"
             )
-        _check_tools(self.tools)
+        check_tools(self.tools)
 
 
 def _check_backends(backends: object) -> None:
@@ -96,7 +96,8 @@ _WANTED: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
 _OF_A_TOOL: Final = ("name", "description", "parameters", "recovery", "parallel_safe", "execute")
 
 
-def _check_tools(tools: Sequence[Any]) -> None:
+def check_tools(tools: Sequence[Any]) -> None:
+    """Raises AppError for tools that cannot be right."""
     seen: set[str] = set()
     for number, tool in enumerate(tools, 1):
         if isinstance(tool, type):

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...journal.events import JsonObject
+from ..app.definition import check_tools
 from ..channel import Channel
+from ..checks import shortly
 from ..dispatch import Authorize, denial
 from ..errors import InteractionRefused
 from ..model import ModelAdapter, ModelError
@@ -39,12 +41,25 @@ def loop_backend(
 ) -> BackendFactory:
     """Backends over ``model``: an adapter that all sessions share, or a function that makes one for each.
 
-    Without ``tools`` they have the app's.
+    Without ``tools`` they have the app's. Raises TypeError for what is neither, and AppError for tools that cannot be
+    right.
     """
+    if isinstance(model, type):
+        raise TypeError(f"loop_backend got the class {model.__name__}; give it a model, {model.__name__}(…)")
+    if not isinstance(model, ModelAdapter) and not callable(model):
+        raise TypeError(f"loop_backend takes a model, or a function that makes one, and not {shortly(model)}")
+    if options is not None and not isinstance(options, Options):
+        raise TypeError(f"the options of loop_backend must be Options, not {shortly(options)}")
+    if authorize is not None and not callable(authorize):
+        raise TypeError(f"authorize must be an `async def`, not {shortly(authorize)}")
     own = None if tools is None else tuple(tools)
+    if own:
+        check_tools(own)
 
     def build(context: BackendContext) -> Backend:
-        made = model if isinstance(model, ModelAdapter) else model(context)
+        made: object = model if isinstance(model, ModelAdapter) else model(context)
+        if not isinstance(made, ModelAdapter):
+            raise TypeError(f"the function that makes a model gave {shortly(made)}, which is none")
         kept = context.tools if own is None else own
         return LoopBackend(made, kept, options or Options(), context, authorize=authorize)
 

@@ -246,7 +246,7 @@ class ScriptedBackends:
 
     def __init__(self, script: Script, *, repeat: bool, steps: bool, faults: Sequence[Faults]) -> None:
         self.built: list[ScriptedBackend] = []
-        self._script = script if callable(script) else list(script)
+        self._script = script if callable(script) else [script] if isinstance(script, str) else list(script)
         self._repeat = repeat
         self._steps = steps
         self._faults = faults
@@ -289,7 +289,7 @@ def scripted_backend(
     faults: Faults | Sequence[Faults] | None = None,
 ) -> ScriptedBackends:
     """A factory of backends that play ``script``, to be registered. With ``repeat`` it starts again at its end, else
-    further turns say that it is over.
+    further turns say that it is over. A text is a script of one turn, which says it.
 
     Of several ``faults`` the first are those of the first backend that is asked for, and so on; the last go on.
     """

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
+from .. import checks
 from ..backends.base import Backend, StopMode, StopReason
 from ..errors import BackendTimeout, RuntimeFailure
 from ..tasks import foreign
@@ -26,17 +27,18 @@ _NEXT: Final[dict[tuple[Phase, str], Phase]] = {
 
 @attrs.frozen(kw_only=True)
 class Deadlines:
-    """Seconds. ``stop`` and ``dispose``: for those calls of a backend, and for closing a run's interactions.
+    """Seconds. Raises TypeError for what is no number of them.
 
-    ``after_step``: until a stop that waits for the end of the step becomes immediate. ``exit``: for ``send`` to end
-    once the turn has. ``grace``: for ``send`` to end after a disposal, before the session counts as quarantined.
+    ``stop`` and ``dispose``: for those calls of a backend, and for closing a run's interactions. ``after_step``: until
+    a stop that waits for the end of the step becomes immediate. ``exit``: for ``send`` to end once the turn has.
+    ``grace``: for ``send`` to end after a disposal, before the session counts as quarantined.
     """
 
-    stop: float = 30.0
-    dispose: float = 30.0
-    after_step: float = 600.0
-    exit: float = 30.0
-    grace: float = 0.1
+    stop: float = attrs.field(default=30.0, validator=checks.seconds)
+    dispose: float = attrs.field(default=30.0, validator=checks.seconds)
+    after_step: float = attrs.field(default=600.0, validator=checks.seconds)
+    exit: float = attrs.field(default=30.0, validator=checks.seconds)
+    grace: float = attrs.field(default=0.1, validator=checks.seconds)
 
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], "asyncio.Task[Any]"]

@@ -49,7 +49,8 @@ def validate(arguments: dict[str, Any], schema: JsonObject) -> None:
     try:
         error = best_match(_validator(json.dumps(schema)).iter_errors(arguments))
     except (SchemaError, Unresolvable, TypeError, ValueError) as broken:
-        raise BadArguments(f"the tool's own schema cannot be used: {str(broken)[:_SHOWN]}") from None
+        fault = schema_fault(schema) or " ".join(str(broken).split())[:_SHOWN]
+        raise BadArguments(f"the tool's own schema cannot be used: {fault}") from None
     except RecursionError:
         raise BadArguments("the arguments nest too deep") from None
     if error is not None:
