@@ -37,11 +37,15 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def is_seconds(value: Any) -> bool:
+    return _number(value) and value >= 0
+
+
 def _whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-seconds = wanted(lambda value: _number(value) and value >= 0, "a number of seconds, 0 or more")
+seconds = wanted(is_seconds, "a number of seconds, 0 or more")
 count = wanted(lambda value: _whole(value) and value >= 1, "a whole number, 1 or more")
 size = wanted(lambda value: _whole(value) and value >= 0, "a whole number, 0 or more")
 limit = wanted(lambda value: value is None or (_whole(value) and value >= 0), "a whole number, 0 or more, or None")

@@ -15,6 +15,7 @@ import orjson
 from ..journal.errors import InvalidEvent, JournalConflict, JournalLocked, JournalWriteError
 from ..journal.events import Draft, Event, JsonObject
 from ..journal.views.interactions import MAX_PENDING, Interaction, pending_row, row
+from .checks import is_seconds, shortly
 from .errors import InteractionRefused, RuntimeInteractionInvariantError
 from .interaction_shapes import is_same, misfit, outcome_of, requested, wrong_kind
 from .journals import OpenSession
@@ -44,6 +45,10 @@ class JournalInteractions:
         lifecycle: Lifecycle,
         permission_timeout: float | None = None,
     ) -> None:
+        if permission_timeout is not None and not is_seconds(permission_timeout):
+            raise TypeError(
+                f"permission_timeout must be a number of seconds, or None, not {shortly(permission_timeout)}"
+            )
         self.permission_timeout = permission_timeout
         self._session = session
         self._lifecycle = lifecycle

@@ -8,6 +8,7 @@ from maka.runtime.backends.loop import loop_backend
 from maka.runtime.backends.scripted import scripted_backend
 from maka.runtime.dispatch import ToolLimits
 from maka.runtime.errors import AppError
+from maka.runtime.interactions import JournalInteractions
 from maka.runtime.kernel.generations import Deadlines
 from maka.runtime.retry import RetryPolicy
 from maka.runtime.scripted import ScriptedModel
@@ -36,6 +37,11 @@ LIMIT = "`max_steps` of Options must be a whole number, 0 or more, or None"
         (Options, {"limits": 3}, "`limits` of Options must be ToolLimits, not 3"),
         (ToolLimits, {"parallel": 0}, "`parallel` of ToolLimits must be a whole number, 1 or more, not 0"),
         (RetryPolicy, {"attempts": 1.5}, "`attempts` of RetryPolicy must be a whole number, 1 or more, not 1.5"),
+        (
+            JournalInteractions,
+            {"session": GIVEN, "lifecycle": GIVEN, "permission_timeout": "5"},
+            "permission_timeout must be a number of seconds, or None, not '5'",
+        ),
         (loop_backend, {"model": None}, "loop_backend takes a model, or a function that makes one, and not None"),
         (loop_backend, {"model": "gpt"}, "loop_backend takes a model, or a function that makes one, and not 'gpt'"),
         (
