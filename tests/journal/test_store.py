@@ -220,7 +220,7 @@ def test_labels_that_are_too_many_for_a_row_are_left_out_of_it(store: FileStore)
 
 @pytest.mark.parametrize("root", ["", 5, b"root"])
 def test_what_is_no_root_is_refused(root: Any) -> None:
-    with pytest.raises(SessionNotFound, match="the root is .*; give the directory that sessions are kept in"):
+    with pytest.raises(SessionNotFound, match=r"the root is .*; give the directory that sessions are kept in"):
         FileStore(root)
 
 
