@@ -217,8 +217,6 @@ class Course:
                 run.pump.add_done_callback(seen)
                 await asyncio.wait({run.pump})
                 error = failure_of(run.pump)
-        if error is None and run.claimant is None:
-            error = missing()
         run.stream_ended = True
         run.entry.changed()
         if isinstance(error, JournalError) and not isinstance(error, InvalidEvent):
@@ -241,22 +239,40 @@ class Course:
                 stream.close()
             text = f"send() of {generation.name} gave a {type(stream).__name__} and no asynchronous iterator"
             raise Misbehaved("backend_error", f"{text}; make it an async generator")
-        ready = getattr(stream, "ready", None)
-        taken = 0
         try:
-            async for event in stream:
-                events = [event] if ready is None else [event, *ready()]
-                await self._take(run, events)
-                taken += len(events)
-                if taken >= _AT_ONCE:
-                    taken = 0
-                    await asyncio.sleep(0)
+            await self._read(run, stream)
+            if run.claimant is None:
+                raise missing()
         except _Over:
             pass
+        except Exception as error:
+            if not isinstance(error, JournalError) or isinstance(error, InvalidEvent):
+                # Before the iterator is closed: that may take its time, or hang.
+                await self._broke(run, error)
+            raise
         finally:
             close = getattr(stream, "aclose", None)
             if close is not None:
                 await close()
+
+    async def _broke(self, run: Run, error: Exception) -> None:
+        """The stream gives nothing more, and the turn has no other end."""
+        run.claim_terminal("event", raised(error))
+        run.step_ended = True
+        run.entry.changed()
+        if run.claimant == "event":
+            await run.end()
+
+    async def _read(self, run: Run, stream: AsyncIterable[SessionEvent]) -> None:
+        ready = getattr(stream, "ready", None)
+        taken = 0
+        async for event in stream:
+            events = [event] if ready is None else [event, *ready()]
+            await self._take(run, events)
+            taken += len(events)
+            if taken >= _AT_ONCE:
+                taken = 0
+                await asyncio.sleep(0)
 
     def _input(self, run: Run) -> SendInput:
         session, identity, messages = run.session, run.identity, run.messages

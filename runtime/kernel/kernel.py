@@ -26,6 +26,7 @@ from .failures import combine
 from .generations import Deadlines
 from .idle import Idle
 from .parts import Activation, Parts
+from .reasons import named
 from .run import Run
 from .stops import StopAttempt
 from .stream import TurnStream
@@ -154,6 +155,7 @@ class RuntimeKernel:
         into_journal: tuple[object, object] = (source, stop_id or "")
         if not all(isinstance(text, str) for text in into_journal):
             raise TypeError("source and stop_id of a stop must be texts: they go into the journal")
+        source = named(source)
         entry = self._entries.find(session_id)
         if entry is None:
             return self._done(None)

@@ -160,3 +160,101 @@ def test_what_steers_a_task_is_told_as_a_failure(make: Callable[[], BaseExceptio
 def test_a_group_of_what_is_no_exception_is_one_failure() -> None:
     group = BaseExceptionGroup("g", [KeyboardInterrupt()])
     assert combine("several", [group]) is group
+
+
+class Lingering:
+    """Its iterator fails, or just ends, and then never lets itself be closed."""
+
+    def __init__(self, fails: bool) -> None:
+        self._fails = fails
+
+    def send(self, input: SendInput) -> AsyncIterator[SessionEvent]:
+        fails = self._fails
+
+        class Stream:
+            def __aiter__(self) -> "Stream":
+                return self
+
+            async def __anext__(self) -> SessionEvent:
+                if fails:
+                    raise ValueError("it broke")
+                raise StopAsyncIteration
+
+            async def aclose(self) -> None:
+                await asyncio.Event().wait()
+
+        return Stream()
+
+    async def stop(self, reason: str, mode: str) -> None: ...
+
+    async def dispose(self) -> None: ...
+
+
+@pytest.mark.parametrize(("fails", "failure_class"), [(True, "backend_error"), (False, "missing_terminal_event")])
+def test_a_stream_that_cannot_be_closed_does_not_keep_its_turn_open(
+    fails: bool, failure_class: str, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        quick = Deadlines(stop=0.1, dispose=0.1, exit=0.1, grace=0.02)
+        manager = SessionManager(tmp_path, app=app(Lingering(fails)), deadlines=quick)
+        await manager.create(session_id="s")
+        stream = manager.send("s", "go")
+        kinds = []
+        async for event in stream:
+            kinds.append(event.kind)
+            if event.kind == "complete":
+                break
+        assert kinds[-2:] == ["error", "complete"]
+        assert stream.reason is not None
+        assert stream.reason["failure_class"] == failure_class
+        await manager.aclose()
+
+    asyncio.run(main())
+    assert statuses(tmp_path, "s") == ["failed"]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        SessionEvent("error", "e", "t", 0, {"failure_class": "x" * (20 << 20), "message": "y" * (20 << 20)}),
+        SessionEvent("abort", "e", "t", 0, {"source": "x" * (20 << 20)}),
+        SessionEvent("token_usage", "e", "t", 0, {"input_tokens": 1 << 62, "output_tokens": 1 << 62}),
+    ],
+    ids=["error", "abort", "token_usage"],
+)
+def test_what_is_too_big_for_the_turns_end_degrades_no_session(event: SessionEvent, tmp_path: Path) -> None:
+    class Big:
+        async def send(self, input: SendInput) -> AsyncIterator[SessionEvent]:
+            for _ in range(3):
+                yield event
+            how = {"abort": "user_stop", "error": "error"}.get(event.kind, "end_turn")
+            yield SessionEvent("complete", "c", "t", 0, {"stop_reason": how})
+
+        async def stop(self, reason: str, mode: str) -> None: ...
+
+        async def dispose(self) -> None: ...
+
+    async def main() -> None:
+        async with SessionManager(tmp_path, app=app(Big())) as manager:
+            await manager.create(session_id="s")
+            told = [event.kind async for event in manager.send("s", "go", turn_id="t")]
+            assert told[-1] == "complete"
+            assert manager.status("s").degraded is None
+
+    asyncio.run(main())
+    assert maka.inspect("s", root=tmp_path).verdict == "healthy"
+
+
+def test_a_stop_of_many_words_is_a_stop(tmp_path: Path) -> None:
+    async def main() -> None:
+        quick = Deadlines(stop=0.1, dispose=0.1, exit=0.1, grace=0.02)
+        async with SessionManager(tmp_path, app=app(Raising(ValueError(), also=True)), deadlines=quick) as manager:
+            await manager.create(session_id="s")
+            stream = manager.send("s", "go")
+            await stream.started()
+            with pytest.raises(ValueError):
+                await manager.stop("s", source="x" * (17 << 20))
+
+    with pytest.raises(ValueError):
+        asyncio.run(main())
+    assert statuses(tmp_path, "s") == ["aborted"]
