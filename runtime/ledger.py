@@ -164,9 +164,9 @@ class Ledger:
         """
         progress = self.progress
         stop_reason = STOP_REASONS[reason["kind"]]
+        if (whole := _WHOLE_AT.get(reason["kind"])) is not None:
+            self._write(whole, bare=True)
         try:
-            if (whole := _WHOLE_AT.get(reason["kind"])) is not None:
-                self._write(whole, bare=True)
             events = self._recorder.add_batch(self._ending(reason, before, settle))
         except InvalidEvent:
             if progress.streaming is None:

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal
 
-from ...journal.errors import JournalError
+from ...journal.errors import InvalidEvent, JournalError
 from ...journal.events import Blocks, Draft, JsonObject
-from ..errors import BackendTimeout, RuntimeInteractionFailStopError
+from ..errors import BackendTimeout, RuntimeInteractionFailStopError, describe
 from ..journals import OpenSession
 from ..ledger import Ledger
 from ..session_events import SessionEvent
@@ -16,6 +16,7 @@ from .authority import ClosureReason, InteractionOwner, MessageOwner, RunIdentit
 from .delivery import Delivery
 from .entry import Entry
 from .generations import Deadlines, Generation, Spawn
+from .reasons import failed
 
 Claimant = Literal["event", "stop"]
 Responder = Callable[[JsonObject], Awaitable[Any]]
@@ -265,7 +266,13 @@ class Run:
         # A tool's result that could not be written may be written yet.
         await all_done(ledger.second_try)
         if not ledger.sealed:
-            ledger.end(self.reason, before=closures)
+            try:
+                ledger.end(self.reason, before=closures)
+            except InvalidEvent as error:
+                # A response that cannot be recorded is no whole one.
+                text = f"the response cannot be recorded: {describe(error)}"
+                self.reason = failed("provider_invalid_response", text)
+                ledger.end(self.reason, before=closures)
         await ledger.barrier()
 
     @property
