@@ -1,7 +1,9 @@
 """A program is interrupted: by signals, by a tool that raises it, by a loop that cancels all tasks at any moment."""
 
 import asyncio
+import contextlib
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -69,7 +71,7 @@ def interrupted(child: Child) -> None:
     child.process.send_signal(signal.SIGINT)
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(40)
 @pytest.mark.parametrize(
     ("how", "closes"),
     [("blocks", "closes"), ("blocks", "leaves"), ("raises", "closes"), ("raises", "leaves"), ("clings", "closes")],
@@ -82,8 +84,13 @@ def test_a_program_that_is_interrupted_ends_soon_and_its_turn_has_its_end(
         if how == "blocks":
             # The first cancels the program's main task, which cannot happen while the loop is held.
             interrupted(child)
-            time.sleep(0.1)
-            interrupted(child)
+            for _ in range(3):
+                time.sleep(0.2)
+                interrupted(child)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    # On a busy machine two signals may have come as one; then another is the second.
+                    child.process.wait(timeout=5)
+                    break
         if how == "clings":
             interrupted(child)
             assert child.line() == "cancelled"
