@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import get_args
+from contextlib import asynccontextmanager, suppress
+from typing import Final, get_args
 
 import attrs
 
@@ -30,6 +30,9 @@ from .reasons import named
 from .run import Run
 from .stops import StopAttempt
 from .stream import TurnStream
+
+#: Seconds for runs to end in where all tasks of the loop are cancelled.
+_AT_ONCE: Final = 1.0
 
 
 @attrs.frozen
@@ -311,9 +314,22 @@ class RuntimeKernel:
         A backend that hangs is given its deadlines, then left. Not from inside of ``async with kernel.session(…)``.
         """
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._close(source), name="close the kernel")
+            self._closing = asyncio.get_running_loop().create_task(self._closed(source), name="close the kernel")
             self._closing.add_done_callback(seen)
         await asyncio.shield(self._closing)
+
+    async def _closed(self, source: str) -> None:
+        try:
+            await self._close(source)
+        except asyncio.CancelledError:
+            # Somebody cancelled all tasks of the loop: the runs end by themselves, and the locks are given up.
+            exits = [self._parts.spawn(entry.until(entry.is_unused), "exit") for entry in self._entries]
+            if exits:
+                await asyncio.wait(exits, timeout=_AT_ONCE)
+            for entry in self._entries:
+                with suppress(JournalError):
+                    await self._entries.close_journal(entry)
+            raise
 
     async def _close(self, source: str) -> None:
         stops = [self.stop_session(entry.session_id, source=source) for entry in self._entries]

@@ -258,3 +258,31 @@ def test_a_stop_of_many_words_is_a_stop(tmp_path: Path) -> None:
     with pytest.raises(ValueError):
         asyncio.run(main())
     assert statuses(tmp_path, "s") == ["aborted"]
+
+
+def test_a_close_that_is_cut_off_gives_the_locks_up_all_the_same(tmp_path: Path) -> None:
+    """The loop ends while the manager waits for a backend that hangs."""
+    held: list[SessionManager] = []
+
+    class Deaf:
+        async def send(self, input: SendInput) -> AsyncIterator[SessionEvent]:
+            yield SessionEvent("text_delta", "e", input.turn_id, 0, {"message_id": "m", "text": "so far"})
+            await asyncio.Event().wait()
+
+        async def stop(self, reason: str, mode: str) -> None:
+            await asyncio.Event().wait()
+
+        async def dispose(self) -> None: ...
+
+    async def main() -> None:
+        manager = SessionManager(tmp_path, app=app(Deaf()))
+        held.append(manager)
+        await manager.create(session_id="s")
+        await manager.send("s", "go").started()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(manager.aclose(), 0.1)
+
+    asyncio.run(main())
+    assert held, "who still holds the manager keeps nobody out"
+    maka.open_session("s", root=tmp_path).close()
+    assert maka.inspect("s", root=tmp_path).verdict == "healthy"
