@@ -1,7 +1,13 @@
 """Settings and options for all tests."""
 
+import signal
+
 import pytest
 from hypothesis import settings
+
+# Where the tests run in the background of a shell interrupts are ignored, and what the tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says more about the machine's disk than about the code.
 settings.register_profile("maka", deadline=None)
