@@ -273,9 +273,9 @@ class World:
         watch.closing = True
         await self._within("closing the kernel", self._close_kernel())
         await asyncio.sleep(0.001)
-        # What is named is the kernel's, and clients are.
+        # What is named is the kernel's, and clients are. Python 3.13 calls those without a name of a factory's "None".
         names = sorted(task.get_name() for task in asyncio.all_tasks())
-        left = [name for name in names if not name.startswith(("Task-", *self._acting))]
+        left = [name for name in names if not name.startswith(("Task-", "None", *self._acting))]
         if left and not watch.happened["deaf"]:
             watch.wrong(f"the kernel was closed and left behind {left}")
         for session_id in self.sessions:
