@@ -16,6 +16,7 @@ from ..errors import (
     RuntimeFailure,
     RuntimeInteractionInvariantError,
     SessionArchived,
+    describe,
 )
 from ..ledger import Ledger
 from ..lifecycle import log
@@ -72,6 +73,12 @@ class Course:
             raise
         except BaseException as error:
             log.exception("run %s of session %s failed unforeseen", run.identity.run_id, run.identity.session_id)
+            if run.session is not None:
+                # What it left open is closed when the session is opened again, before its next turn.
+                text = (
+                    f"run {run.identity.run_id} failed unforeseen ({describe(error, typed=True)}); send again to go on"
+                )
+                self.degrade(run, JournalError(text))
             self._cut(run, error)
             raise
 
@@ -104,7 +111,7 @@ class Course:
             if _is_own(error):
                 raise
             run.failures.append(error)
-            run.claim_terminal("event", failed("start_failed", f"{type(error).__name__}: {error}"))
+            run.claim_terminal("event", failed("start_failed", describe(error, typed=True)))
             run.started.set_exception(foreign(error))
         else:
             run.started.set_result(None)
@@ -427,7 +434,7 @@ class Course:
         self._unbind(run)
         failures = combine(f"cleaning up run {run.identity.run_id} failed in several ways", run.failures)
         if not run.lost:
-            ledger.progress.cleanup += [f"{type(failure).__name__}: {failure}" for failure in run.failures]
+            ledger.progress.cleanup += [describe(failure, typed=True) for failure in run.failures]
             try:
                 if not run.settled:
                     ledger.settle()

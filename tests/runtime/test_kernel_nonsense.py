@@ -286,3 +286,32 @@ def test_a_close_that_is_cut_off_gives_the_locks_up_all_the_same(tmp_path: Path)
     assert held, "who still holds the manager keeps nobody out"
     maka.open_session("s", root=tmp_path).close()
     assert maka.inspect("s", root=tmp_path).verdict == "healthy"
+
+
+def test_a_run_that_ends_in_an_unforeseen_way_jams_no_session(tmp_path: Path) -> None:
+    """An owner's release raises what no handler takes; the next turn opens the session again, which settles the run."""
+
+    async def main() -> None:
+        async with SessionManager(tmp_path, app=app()) as manager:
+            await manager.create(session_id="s")
+            bind = manager.kernel._parts.interaction_authority.bind_run  # type: ignore[union-attr]
+
+            def bound(identity: Any) -> Any:
+                owner = bind(identity)
+
+                def release() -> None:
+                    raise GeneratorExit
+
+                owner.release = release  # type: ignore[method-assign]
+                return owner
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(manager.kernel._parts.interaction_authority, "bind_run", bound)
+                with pytest.raises(RuntimeFailure, match="GeneratorExit"):
+                    await reads(manager, "s")
+            assert "failed unforeseen" in str(manager.status("s").degraded)
+            assert (await reads(manager, "s"))[-1] == "complete"
+
+    asyncio.run(main())
+    assert statuses(tmp_path, "s") == ["completed", "completed"]
+    assert maka.inspect("s", root=tmp_path).verdict == "healthy"
