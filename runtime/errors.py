@@ -48,6 +48,34 @@ class ForkRefused(RuntimeFailure):
     """There is no closed turn to fork the session at."""
 
 
+class ContinuationParked(RuntimeFailure):
+    """What is to be resumed is no plan to continue. ``rejection_reasons`` are the plan's."""
+
+    def __init__(self, message: str, *, rejection_reasons: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.rejection_reasons = rejection_reasons
+
+
+class ContinuationRevalidationError(RuntimeFailure):
+    """What a plan relied on has changed, and nothing was claimed, or the run that it started was ended before its
+    backend was called. ``code`` says what: see docs/continuations.md, "When a plan is out of date".
+    """
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class SettleRefused(RuntimeFailure):
+    """There is nothing to settle by that name. ``code``: ``claim_unknown``, ``claim_not_indeterminate``,
+    ``call_unknown``, ``call_ambiguous``.
+    """
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class BackendUnknown(RuntimeFailure):
     """A session names a backend that is not registered."""
 

@@ -1,12 +1,13 @@
 """What an app is: backends by name, tools, and what new sessions begin with. No I/O."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, get_args
+from typing import Any, Final, get_args
 
 import attrs
 
-from ...journal.events import JsonObject, Recovery
+from ...journal.events import Recovery
 from ..backends.base import BackendFactory
+from ..continuation.safety import SafetyInspector
 from ..errors import AppError
 from ..permissions import MODES
 from ..tools.arguments import schema_fault
@@ -14,12 +15,6 @@ from ..tools.base import Tool
 
 #: Names shown of many.
 _NAMES: Final = 12
-
-
-class SafetyInspector(Protocol):
-    """Looks whether the workspace of a session is as an interrupted run left it, before that run is continued."""
-
-    async def inspect_continuation_safety(self, session_id: str, /) -> JsonObject: ...
 
 
 def _copied(value: Any) -> Any:

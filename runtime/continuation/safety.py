@@ -1,0 +1,113 @@
+"""What is looked at outside the journal before a run goes on: its workspace, background work, the tools there are."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Final, Protocol
+
+import attrs
+
+from ...journal.events import JsonObject
+
+#: Seconds that an inspector has; where it takes longer nothing is observed.
+SECONDS: Final = 30.0
+
+
+class SafetyInspector(Protocol):
+    """Looks whether the workspace of a session is as an interrupted run left it, before that run is continued."""
+
+    async def inspect_continuation_safety(self, session_id: str, /) -> "JsonObject | SafetyObservation":
+        """A SafetyObservation, or a mapping with its attributes as keys (``checkpoint`` and ``cwd`` may be missing).
+
+        Whatever it raises means that nothing was observed.
+        """
+        ...
+
+
+#: Observes a session: its id, and its newest settings (``cwd``, ``backend``, …). Raises Unobserved.
+Observe = Callable[[str, JsonObject], "Awaitable[SafetyObservation]"]
+
+
+class Unobserved(Exception):
+    """The inspector raised, took too long, or gave something that is no observation; the message says which."""
+
+
+@attrs.frozen(kw_only=True)
+class SafetyObservation:
+    """``workspace_identity``: any JSON value that is equal as long as the workspace is the same one; None: unknown.
+
+    ``background_operations_settled``: does nothing of earlier runs go on any more? ``available_tool_names``: sorted.
+    ``checkpoint``: ``{"ref", "high_water", "restored"}`` where the workspace is put back to a saved state before a run
+    goes on; ``restored`` says whether it is, ``high_water`` the number of the event that it was saved behind.
+    ``cwd``: where the workspace is, for people.
+    """
+
+    workspace_identity: Any
+    background_operations_settled: bool
+    available_tool_names: tuple[str, ...]
+    checkpoint: JsonObject | None = None
+    cwd: str | None = None
+
+    def to_json(self) -> JsonObject:
+        """``{workspace_identity, background_operations_settled, available_tool_names, checkpoint?, cwd?}``."""
+        values = attrs.asdict(self, recurse=False)
+        values["available_tool_names"] = list(self.available_tool_names)
+        return {key: value for key, value in values.items() if value is not None or key == "workspace_identity"}
+
+
+async def observe(inspector: SafetyInspector, session_id: str) -> SafetyObservation:
+    """What the inspector sees now. Raises Unobserved."""
+    try:
+        async with asyncio.timeout(SECONDS):
+            seen: object = await inspector.inspect_continuation_safety(session_id)
+    except TimeoutError:
+        raise Unobserved(f"it took longer than {SECONDS:g} s") from None
+    except Exception as error:
+        from ..errors import describe
+
+        raise Unobserved(describe(error, typed=True)) from error
+    return observation_of(seen)
+
+
+_FIELDS: Final = tuple(field.name for field in attrs.fields(SafetyObservation))
+_NEEDED: Final = _FIELDS[:3]
+
+
+def observation_of(seen: object) -> SafetyObservation:
+    """Takes what an inspector gave as an observation. Raises Unobserved for what is none."""
+    if isinstance(seen, SafetyObservation):
+        seen = attrs.asdict(seen, recurse=False)
+    if not isinstance(seen, Mapping):
+        raise Unobserved(f"it gave a {type(seen).__name__} and no observation")
+    if lacks := [key for key in _NEEDED if key not in seen]:
+        raise Unobserved(f"its observation lacks `{lacks[0]}`")
+    names, settled = seen["available_tool_names"], seen["background_operations_settled"]
+    if not isinstance(settled, bool):
+        raise Unobserved(f"`background_operations_settled` is a {type(settled).__name__} and not True or False")
+    if not isinstance(names, Collection) or isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise Unobserved("`available_tool_names` must be texts")
+    for key, kind in (("checkpoint", dict), ("cwd", str)):
+        if not isinstance(seen.get(key), kind | None):
+            raise Unobserved(f"`{key}` must be a {kind.__name__}, not a {type(seen[key]).__name__}")
+    given = {key: seen[key] for key in _FIELDS if key in seen}
+    return SafetyObservation(**{**given, "available_tool_names": tuple(sorted(set(names)))})
+
+
+def workspace_identity(cwd: str) -> JsonObject | None:
+    """``{"realpath", "device", "inode"}`` of a directory; None where there is none."""
+    try:
+        real = os.path.realpath(cwd, strict=True)
+        found = os.stat(real)
+    except (OSError, ValueError):
+        return None
+    return {"realpath": real, "device": found.st_dev, "inode": found.st_ino}
+
+
+async def look(cwd: str, tools: Collection[str], *, settled: bool) -> SafetyObservation:
+    """What this process can see by itself, where an app has no inspector of its own."""
+    return SafetyObservation(
+        workspace_identity=await asyncio.to_thread(workspace_identity, cwd),
+        background_operations_settled=settled,
+        available_tool_names=tuple(sorted(set(tools))),
+        cwd=cwd,
+    )
