@@ -1,7 +1,7 @@
 """Where sessions live: a small protocol, and its implementation over a root directory of files."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -91,11 +91,14 @@ class FileStore:
         clock: Callable[[], int] = wall_ms,
         on_append: Hook | None = None,
         verdict: Callable[[State], Verdict] | None = None,
+        places: Mapping[str, Path] | None = None,
     ) -> None:
-        """``clock``, ``on_append`` and ``verdict`` are handed to every writer (see JournalWriter.open).
+        """``clock``, ``on_append`` and ``verdict`` are handed to every writer (see JournalWriter.open). ``places`` are
+        journals that lie elsewhere, by session id: they are opened there, and listed nowhere.
 
         Raises SessionNotFound for a root that is empty or no path.
         """
+        self._places = dict(places or {})
         self.root = _root(root) if root is not None else default_root()
         self._writer: dict[str, Any] = {"clock": clock, "on_append": on_append, "verdict": verdict}
 
@@ -110,7 +113,8 @@ class FileStore:
 
     def path(self, session_id: str) -> Path:
         """The session's journal, whether or not it is there. Raises SessionNotFound for what is no session id."""
-        return self.directory(session_id) / JOURNAL
+        elsewhere = self._places.get(session_id)
+        return self.directory(session_id) / JOURNAL if elsewhere is None else elsewhere
 
     def create(self, header: Any, batch: Iterable[Any] = ()) -> JournalWriter:
         """See Store. The directories are made as needed, 0700. Raises JournalWriteError where that is refused."""

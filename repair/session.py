@@ -6,6 +6,7 @@ and for ``load`` what a repair makes of it.
 """
 
 import os
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from ..journal.errors import JournalDamaged, JournalError, JournalUnsupported, S
 from ..journal.events import Event, JsonObject
 from ..journal.findings import Finding, FindingList, Verdict, verdict_of
 from ..journal.lock import SessionLock, holder, seems_locked
-from ..journal.reader import JOURNAL, open_source, read_source, resolve
+from ..journal.reader import JOURNAL, open_source, read, read_source, resolve
 from ..journal.scan import Consumer, Mark, ScanResult, scan
 from ..journal.source import BytesSource, Part
 from ..journal.state import State
@@ -267,6 +268,29 @@ def inspect(target: Target, root: Target | None = None) -> Session:
     return _readable(survey(target, root))
 
 
+def fold(path: Path, *, observe: Callable[[], Consumer], repaired: bool = False) -> tuple[str, State]:
+    """The session's id and its fold as the crash left it, ``repaired`` with the closers; nothing is written.
+
+    ``observe`` is called for each pass over the file, and gives what every event is handed to, in the order in which
+    they were folded. Raises SessionNotFound, and what ``open_session`` raises for what cannot be read, or not repaired.
+    """
+    consumers: list[Consumer] = []
+
+    def begin() -> Consumer:
+        consumers[:] = [observe()]
+        return consumers[0]
+
+    reading = read(path, observe=begin)
+    diagnosis = judge(reading.source, reading.scan, reading.state, name_of(path), reading.findings)
+    plan = plan_repair(diagnosis)
+    if plan.refused is not None:
+        raise _refusal(path, diagnosis, plan.refused)
+    for event in plan.events if repaired else ():
+        reading.state.apply(event)
+        consumers[0](event)
+    return diagnosis.session_id, reading.state
+
+
 def load(target: Target, root: Target | None = None) -> Session:
     """A session as it is on disk after its repair.
 
@@ -313,15 +337,15 @@ def open_session(
     return _open(target, root, repair, cause, options)[0]
 
 
-def recover(target: Target, root: Target | None = None, **options: Any) -> RepairReport | None:
-    """``open_session`` and close again: what the repair did, or None where there was nothing to do.
+def recover(target: Target, root: Target | None = None, **options: Any) -> tuple[RepairReport | None, State]:
+    """``open_session`` and close again: what the repair did, or None where there was nothing to do; and the fold then.
 
-    Then no byte of the journal was written. The history before a snapshot that fits is not read. Raises what
-    ``open_session`` raises.
+    Where it did nothing no byte of the journal was written. The history before a snapshot that fits is not read. Raises
+    what ``open_session`` raises.
     """
     writer, done = _open(target, root, True, None, options)
     writer.close()
-    return done if done is not None and done.changes else None
+    return (done if done is not None and done.changes else None), writer.state
 
 
 def _open(
@@ -376,9 +400,13 @@ def _repaired(path: Path, cause: str | None, logical: bool) -> _InOrder:
     """A journal that is read as a whole. The caller holds the lock."""
     diagnosis, plan = repair_locked(path, cause=cause, logical=logical)
     if plan.refused is not None:
-        kind = {"damaged": JournalDamaged, "unsupported": JournalUnsupported}.get(diagnosis.verdict, JournalError)
-        raise kind(f"{path}: {plan.refused}", path=path)
+        raise _refusal(path, diagnosis, plan.refused)
     return diagnosis.state, head_after(diagnosis, plan), report(path, diagnosis, plan)
+
+
+def _refusal(path: Path, diagnosis: Diagnosis, why: str) -> JournalError:
+    kind = {"damaged": JournalDamaged, "unsupported": JournalUnsupported}.get(diagnosis.verdict, JournalError)
+    return kind(f"{path}: {why}", path=path)
 
 
 def _verdict(state: State) -> Verdict:

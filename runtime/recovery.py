@@ -15,22 +15,26 @@ from ..repair import session
 class Recovered:
     """``state``: ``unchanged`` (not a byte of the journal was written), ``repaired`` (``appended`` events), ``open``
     (somebody has it open for writing, who repairs it when that is due), or ``failed``, with the ``error``.
+
+    ``unsettled`` calls have an unknown outcome that their tools may be able to find out.
     """
 
     session_id: str
     state: Literal["unchanged", "repaired", "open", "failed"]
     appended: int = 0
+    unsettled: int = 0
     error: JournalError | None = None
 
 
 def recover(store: FileStore, session_id: str, *, clock: Callable[[], int] = wall_ms) -> Recovered:
     """Repairs the session if that is due. Blocks, and raises nothing."""
     try:
-        report = session.recover(store.path(session_id), clock=clock)
+        report, state = session.recover(store.path(session_id), clock=clock)
     except JournalLocked:
         return Recovered(session_id, "open")
     except JournalError as error:
         return Recovered(session_id, "failed", error=error)
+    unsettled = sum(call.recovery == "reconcile" for call in state.turns.unknown.values())
     if report is None:
-        return Recovered(session_id, "unchanged")
-    return Recovered(session_id, "repaired", appended=len(report.appended))
+        return Recovered(session_id, "unchanged", unsettled=unsettled)
+    return Recovered(session_id, "repaired", appended=len(report.appended), unsettled=unsettled)
