@@ -4,9 +4,13 @@ A turn is kept as items in the order of the journal: user texts, assistant messa
 and texts in place of what fits nowhere. Rendering walks the items turn by turn, in the order in which the turns were
 opened, so that what closes an older turn stands where that turn stands. What was rendered is kept until an event
 changes it: the messages of a long session cost no more than the copy of a list.
+
+A continuation goes on from a lineage: the runs that lead to it through claims. What its model is given leaves out the
+turns that stand between, and of the lineage what comes behind the last anchor, a user message or a tool's result.
 """
 
 from bisect import insort
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any, Final
 
@@ -27,6 +31,19 @@ _OURS: Final = ("tool_call", "tool_result")
 _SAID: Final = ("text", "thinking")
 _ATTACHED: Final = ("name", "media_type", "ref", "bytes")
 _seq: Final = attrgetter("seq")
+
+#: By index of the call: content, is_error, state, and the event's seq.
+_Results = dict[int, tuple[list[JsonObject], bool, str, int]]
+
+
+@attrs.frozen
+class Replay:
+    """What a model is given to go on from a run: ``messages`` as ``History.messages`` gives them, the first one not
+    forced to be the user's. ``through_seq`` is the last anchor of the lineage; None where there is none.
+    """
+
+    messages: list[JsonObject]
+    through_seq: int | None
 
 
 @attrs.define(slots=True, eq=False)
@@ -61,7 +78,7 @@ class _Turn:
     provable: bool
     items: list[_Item] = attrs.field(factory=list)
     pairing: Pairing = attrs.field(factory=Pairing)
-    results: dict[int, tuple[list[JsonObject], bool, str, int]] = attrs.field(factory=dict)
+    results: _Results = attrs.field(factory=dict)
     calls: int = 0
     open: bool = True
     given: tuple[int, JsonObject] | None = None
@@ -73,9 +90,14 @@ class _Turn:
         self.items.append(item)
         insort(self.shown.setdefault(item.run_id, []), item, key=_seq)
 
+    def reaches(self, run_id: str, through: int) -> bool:
+        """Is anything of that run shown behind ``through``?"""
+        shown = self.shown.get(run_id, ())
+        return len(shown) > 0 and shown[-1].seq > through
+
     def hide(self, run_id: str, through: int) -> None:
         """Of that run nothing behind ``through`` is shown; what is hidden already is not looked at again."""
-        shown = self.shown.get(run_id, [])
+        shown = self.shown[run_id]
         while shown and shown[-1].seq > through:
             shown.pop().hidden = True
 
@@ -99,6 +121,25 @@ class _Told:
     item: _Item
 
 
+@attrs.frozen(eq=False)
+class _View:
+    """A lineage as a continuation sees it: its ``runs``, nothing of them behind ``through`` (None: everything), and
+    by place of the turn the ``results`` where they differ from the turn's.
+    """
+
+    runs: dict[str, None]
+    through: int | None = None
+    results: Mapping[int, _Results] = attrs.field(factory=dict)
+
+    def shows(self, item: _Item) -> bool:
+        return item.run_id in self.runs and (self.through is None or item.seq <= self.through)
+
+    def whole(self, turn: _Turn) -> bool:
+        """Is everything that the turn shows of the lineage and seen as it is?"""
+        cut = self.through is not None and any(turn.reaches(run_id, self.through) for run_id in turn.shown)
+        return not cut and turn.place not in self.results and turn.shown.keys() <= {"", *self.runs}
+
+
 class History:
     """Fold events with ``apply`` (a fork's parents first), take ``messages()`` at any time."""
 
@@ -111,7 +152,14 @@ class History:
         self._admitted: dict[str, tuple[int, JsonObject]] = {}
         self._unknown: dict[tuple[str, int], _Unknown] = {}
         self._untold: dict[int, _Item] = {}
+        # By the first run of the lineage: outcomes that are told, and the requests there were at its newest claim.
         self._told: dict[str, list[_Told]] = {}
+        self._claimed: dict[str, int] = {}
+        # Of a claim's target: the run that it goes on from, and the first run of the lineage.
+        self._sources: dict[str, str] = {}
+        self._roots: dict[str, str] = {}
+        # The seqs of a run's anchors that are shown, oldest first.
+        self._anchors: dict[str, list[int]] = {}
         self._tool_boundary = False
         self._requests = 0
         # What is rendered: messages, and for each rendered turn how many there were before it and the last of them.
@@ -128,26 +176,40 @@ class History:
 
     # ------------------------------------------------------------ what is given out
 
-    def messages(self) -> list[JsonObject]:
+    def messages(self, run_id: str | None = None) -> list[JsonObject]:
         """``[{"role": "user"|"assistant"|"tool", "content": [block, …]}]``; of these, only the list is the caller's.
 
         Each assistant message with calls is directly followed by one tool message with exactly one
         ``{"kind": "tool_result", "call_id", "content", "is_error", "state"}`` for each, in block order; no two
         assistant messages stand in a row; the first message is the user's.
+
+        ``run_id``: a run that a claim has reserved; what its model is given. Turns that are not of its lineage and
+        came after the lineage began are left out.
         """
-        rendered = self._rendered
-        for turn in self._turns[len(self._before) :]:
-            self._before.append((len(rendered), rendered[-1] if rendered else None))
-            for role, content in _messages_of(turn):
-                if role == "assistant" and rendered and rendered[-1]["role"] == "assistant":
-                    content = rendered[-1]["content"] + content
-                    rendered[-1] = {"role": role, "content": content}
-                else:
-                    rendered.append({"role": role, "content": content})
-        out = list(rendered)
+        if run_id is not None and run_id in self._sources:
+            out = self._seen(_View(self._lineage(run_id)))
+        else:
+            self._render(len(self._turns))
+            out = list(self._rendered)
         if out and out[0]["role"] != "user":
             out.insert(0, {"role": "user", "content": [_text(wording.beginning_lost())]})
         return out
+
+    def replay(self, run_id: str) -> Replay:
+        """What a run's continuation is given: ``messages`` of its run as they will be once it is claimed and started.
+
+        The history before the lineage, then of each of its runs what stands up to the lineage's last anchor, with
+        outcomes that are on record in place of unknown results. A run that nothing is known of has the whole history
+        before it. Changes nothing.
+        """
+        runs = self._lineage(run_id)
+        through = next((anchors[-1] for run in runs if (anchors := self._anchors.get(run))), None)
+        results: dict[int, _Results] = {}
+        for told in self._told.get(self._root(run_id), ()):
+            if told.call.run_id in runs:
+                changed = results.setdefault(told.turn.place, dict(told.turn.results))
+                changed[told.call.index] = told.result
+        return Replay(self._seen(_View(runs, -1 if through is None else through, results)), through)
 
     def annotated(self) -> list[JsonObject]:
         """What a person reads: ``[{"role", "seq", "turn_id", "content", "mark"?}]`` in the order of the conversation.
@@ -162,16 +224,70 @@ class History:
                 out.append(_entry(turn, "user", turn.given[0], _given(turn.given[1]), "from the admission"))
             for item in turn.items:
                 mark = "hidden" if item.hidden else item.mark
-                out.append(_entry(turn, item.role, item.seq, _item_content(turn, item), mark))
+                out.append(_entry(turn, item.role, item.seq, _item_content(turn, item, turn.results), mark))
                 for call in item.calls:
                     result = turn.results.get(call.index)
                     seq = item.seq if result is None else result[3]
                     mark = "hidden" if item.hidden else "unanswered" if result is None else None
-                    out.append(_entry(turn, "tool", seq, [_result(turn, call)], mark))
+                    out.append(_entry(turn, "tool", seq, [_result(turn, call, turn.results)], mark))
         if self._turns:
             last = self._turns[-1]
             out += [_entry(last, item.role, item.seq, item.content, item.mark) for item in self._untold.values()]
         return out
+
+    # ------------------------------------------------------------ rendering
+
+    def _render(self, upto: int) -> None:
+        """Render the turns before place ``upto`` that are not rendered yet."""
+        rendered = self._rendered
+        for turn in self._turns[len(self._before) : upto]:
+            self._before.append((len(rendered), rendered[-1] if rendered else None))
+            _join(rendered, _messages_of(turn))
+
+    def _seen(self, view: _View) -> list[JsonObject]:
+        """The history before a lineage, and its turns as ``view`` sees them; what is rendered already is taken over."""
+        turns = {turn.place: turn for run in view.runs if (turn := self._by_run.get(run)) is not None}
+        first = next((turn.place for run in reversed(view.runs) if (turn := self._by_run.get(run))), len(self._turns))
+        kept = first
+        while kept in turns and view.whole(turns[kept]):
+            kept += 1
+        self._render(kept)
+        out = self._before_place(kept)
+        for place in sorted(turns):
+            if place >= kept:
+                _join(out, _messages_of(turns[place], view))
+        return out
+
+    def _before_place(self, place: int) -> list[JsonObject]:
+        """What is rendered of the turns before a place; they are."""
+        if place >= len(self._before):
+            return list(self._rendered)
+        length, last = self._before[place]
+        out = self._rendered[:length]
+        if last is not None:
+            out[-1] = last
+        return out
+
+    # ------------------------------------------------------------ lineages
+
+    def _lineage(self, run_id: str) -> dict[str, None]:
+        """A run and those that lead to it through claims, the newest first."""
+        runs: dict[str, None] = {}
+        at: str | None = run_id
+        while at is not None and at not in runs:
+            runs[at] = None
+            at = self._sources.get(at)
+        return runs
+
+    def _root(self, run_id: str) -> str:
+        return self._roots.get(run_id, run_id)
+
+    def _anchor(self, run_id: str, seq: int) -> None:
+        anchors = self._anchors.get(run_id)
+        if anchors is None:
+            self._anchors[run_id] = [seq]
+        else:
+            anchors.append(seq)
 
     # ------------------------------------------------------------ where things go
 
@@ -217,6 +333,10 @@ class History:
             self._admitted.clear()
             self._unknown.clear()
             self._told.clear()
+            self._claimed.clear()
+            self._sources.clear()
+            self._roots.clear()
+            self._anchors.clear()
             self._tool_boundary = event.data.get("tool_boundary") == TOOL_BOUNDARY
 
     def _turn_start(self, event: Event) -> None:
@@ -238,7 +358,10 @@ class History:
             item.run_id = data["run_id"]
             turn.add(item)
         self._untold.clear()
-        turn.add(_Item("user", event.seq, data["run_id"], _given(data)))
+        given = _given(data)
+        turn.add(_Item("user", event.seq, data["run_id"], given))
+        if given:
+            self._anchor(data["run_id"], event.seq)
 
     def _step_start(self, event: Event) -> None:
         turn = self._turn(event.data)
@@ -299,12 +422,14 @@ class History:
         if call is not None:
             pairing.answer(call, state)
             turn.results[call.index] = (content, data["is_error"], state, event.seq)
+            self._anchor(call.run_id, event.seq)
             if state == "unknown":
                 call_seq = call.call_seq or whole(data.get("call_seq")) or event.seq
                 self._unknown[turn.turn_id, call_seq] = _Unknown(turn, call, self._requests)
         elif pairing.misfit(data["call_id"], operation) == "orphan_result":
             said = [_text(wording.result_without_request("", data["call_id"], state)), *content]
             turn.add(_Item("user", event.seq, data["run_id"], said, mark="without request"))
+            self._anchor(data["run_id"], event.seq)
         else:
             turn.add(_Item("note", event.seq, data["run_id"], content, mark="duplicate result"))
 
@@ -315,14 +440,15 @@ class History:
             return
         turn, call, content = unknown.turn, unknown.call, _neutral(data["content"])
         result = (content, data["is_error"], data["state"], event.seq)
-        if unknown.requests == self._requests:
+        root = self._root(call.run_id)
+        if self._requests in (unknown.requests, self._claimed.get(root)):
             turn.results[call.index] = result
             self._forget(turn)
         else:
             said = [_text(wording.outcome_told(call.name, call.call_id, data["state"])), *content]
             item = _Item("user", event.seq, data["run_id"], said, mark="outcome")
             self._untold[event.seq] = item
-            self._told.setdefault(call.run_id, []).append(_Told(turn, call, result, item))
+            self._told.setdefault(root, []).append(_Told(turn, call, result, item))
 
     def _turn_end(self, event: Event) -> None:
         self._close(self._turn(event.data))
@@ -344,19 +470,32 @@ class History:
     def _claim(self, event: Event) -> None:
         """From here on the history hides what the source holds behind the last event that is replayed, and shows what
         became of its unknown calls in their places.
+
+        Earlier segments were cut by their own claims: usually only the source's run is looked at twice.
         """
         data = event.data
         through = data["replay_through_seq"]
+        source = _key(data["source"].get("run_id"))
         runs = {_key(mapping(segment).get("run_id")) for segment in sequence(data["boundary"].get("segments"))}
-        runs.add(_key(data["source"].get("run_id")))
-        for turn in {id(turn): turn for run in runs if (turn := self._by_run.get(run)) is not None}.values():
-            for run in runs & turn.shown.keys():
+        runs.add(source)
+        for run in runs:
+            anchors = self._anchors.get(run)
+            while anchors and anchors[-1] > through:
+                anchors.pop()
+            turn = self._by_run.get(run)
+            if turn is not None and turn.reaches(run, through):
                 turn.hide(run, through)
-            self._forget(turn)
-        for told in [told for run in runs for told in self._told.pop(run, ())]:
-            told.turn.results[told.call.index] = told.result
-            self._forget(told.turn)
-            self._untold.pop(told.item.seq, None)
+                self._forget(turn)
+        for root in {self._root(run) for run in runs}:
+            self._claimed[root] = self._requests
+            for told in self._told.pop(root, ()):
+                told.turn.results[told.call.index] = told.result
+                self._forget(told.turn)
+                self._untold.pop(told.item.seq, None)
+        target = _key(data["target_run"].get("run_id"))
+        if target not in self._sources:
+            self._sources[target] = source
+            self._roots[target] = self._root(source)
 
     def _note(self, event: Event) -> None:
         data = event.data
@@ -454,33 +593,43 @@ def _media(media_type: str) -> str:
 # ---------------------------------------------------------------- rendering
 
 
-def _messages_of(turn: _Turn) -> list[tuple[str, list[JsonObject]]]:
+def _join(messages: list[JsonObject], further: Iterable[tuple[str, list[JsonObject]]]) -> None:
+    """Append messages; what the assistant says in a row is one of them."""
+    for role, content in further:
+        if role == "assistant" and messages and messages[-1]["role"] == "assistant":
+            messages[-1] = {"role": role, "content": messages[-1]["content"] + content}
+        else:
+            messages.append({"role": role, "content": content})
+
+
+def _messages_of(turn: _Turn, view: _View | None = None) -> list[tuple[str, list[JsonObject]]]:
+    results = turn.results if view is None else view.results.get(turn.place, turn.results)
     out: list[tuple[str, list[JsonObject]]] = []
     if turn.given is not None and (content := _given(turn.given[1])):
         out.append(("user", content))
     for item in turn.items:
-        if item.hidden or item.role in ("note", "gap"):
+        if item.hidden or item.role in ("note", "gap") or not (view is None or view.shows(item)):
             continue
-        content = _item_content(turn, item)
+        content = _item_content(turn, item, results)
         if content:
             out.append((item.role, content))
         if item.calls:
-            out.append(("tool", [_result(turn, call) for call in item.calls]))
+            out.append(("tool", [_result(turn, call, results) for call in item.calls]))
     return out
 
 
-def _item_content(turn: _Turn, item: _Item) -> list[JsonObject]:
+def _item_content(turn: _Turn, item: _Item, results: _Results) -> list[JsonObject]:
     """An item's blocks; of a dispatched call that no message asked for, what came of it."""
     if item.call is None:
         return item.content
-    shown = _result(turn, item.call)
+    shown = _result(turn, item.call, results)
     head = wording.result_without_request(item.call.name, item.call.call_id, shown["state"])
     content: list[JsonObject] = shown["content"]
     return [_text(head), *content]
 
 
-def _result(turn: _Turn, call: Call) -> JsonObject:
-    result = turn.results.get(call.index)
+def _result(turn: _Turn, call: Call, results: _Results) -> JsonObject:
+    result = results.get(call.index)
     if result is not None:
         content, is_error, state, _ = result
     else:

@@ -1,16 +1,23 @@
 """What the loop must know of a session before its next turn: a small fold over the session's events. No I/O."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
 
 from ..journal.events import Event, JsonObject
+from ..journal.views.problem import text_of
+
+if TYPE_CHECKING:
+    from ..journal.history import Replay
 
 
 class Messages(Protocol):
     """The provider history: a fold that gives legal messages at any time."""
 
     def apply(self, event: Event, /) -> Any: ...
-    def messages(self) -> list[JsonObject]: ...
+    def messages(self, run_id: str | None = None, /) -> list[JsonObject]: ...
+    def replay(self, run_id: str, /) -> "Replay": ...
 
 
 #: What of a session's header, and of its updates, a run's header takes over.
@@ -29,6 +36,9 @@ class Conversation:
             history = History()
         self._history = history
         self._session: dict[str, Any] = {}
+        # JSON text by run_id: a long session has many, and hardly any is ever asked for.
+        self._headers: dict[str, bytes] = {}
+        self._compositions: dict[str, bytes] = {}
         self.seq = -1
         self.turns = 0
         self.requested = False
@@ -43,8 +53,26 @@ class Conversation:
             handler(self, event.data)
         self._history.apply(event)
 
-    def messages(self) -> list[JsonObject]:
-        return self._history.messages()
+    def messages(self, run_id: str | None = None) -> list[JsonObject]:
+        """The provider history; ``run_id``: what the model of this run is given, if a claim has reserved the run."""
+        return self._history.messages(run_id)
+
+    def replay(self, run_id: str) -> "Replay":
+        """What a model would be given to go on from this run. Changes nothing."""
+        return self._history.replay(run_id)
+
+    def header_of(self, run_id: str) -> JsonObject | None:
+        """A run's header, from its turn/start, its run/created, or else the claim that has reserved it."""
+        return _read(self._headers.get(run_id))
+
+    def composition_of(self, run_id: str) -> JsonObject | None:
+        """A run's composition; None where none is on record."""
+        return _read(self._compositions.get(run_id))
+
+    def configuration(self) -> JsonObject:
+        """The newest ``{backend, model, connection?, cwd, permission_mode}``; empty texts where there is none."""
+        values = {key: self._session.get(key) for key in _OF_RUN}
+        return {key: value or "" for key, value in values.items() if value is not None or key != "connection"}
 
     @property
     def cwd(self) -> str:
@@ -104,14 +132,42 @@ class Conversation:
         if isinstance(turn, int):
             self.turns = max(self.turns, turn)
 
+    def _opened(self, data: JsonObject) -> None:
+        self._turn(data)
+        self._run(data.get("run"))
+
+    def _created(self, data: JsonObject) -> None:
+        self._run(data.get("run"))
+
+    def _claimed(self, data: JsonObject) -> None:
+        self._turn(data)
+        self._run(data.get("target_run"), reserved=True)
+
+    def _run(self, header: Any, *, reserved: bool = False) -> None:
+        if isinstance(header, dict) and (run_id := text_of(header.get("run_id"))) is not None:
+            if not (reserved and run_id in self._headers):
+                self._headers[run_id] = orjson.dumps(header)
+
+    def _composed(self, data: JsonObject) -> None:
+        self._compositions.setdefault(data["run_id"], orjson.dumps(data["composition"]))
+
     def _requested(self, data: JsonObject) -> None:
         self.requested = True
+
+
+def _read(text: bytes | None) -> JsonObject | None:
+    if text is None:
+        return None
+    value: JsonObject = orjson.loads(text)
+    return value
 
 
 _HANDLERS: dict[str, Callable[[Conversation, JsonObject], None]] = {
     "session/header": Conversation._header,
     "session/updated": Conversation._updated,
-    "turn/start": Conversation._turn,
-    "continuation/claim": Conversation._turn,
+    "turn/start": Conversation._opened,
+    "run/created": Conversation._created,
+    "run/composition": Conversation._composed,
+    "continuation/claim": Conversation._claimed,
     "request/header": Conversation._requested,
 }

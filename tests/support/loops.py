@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from maka.journal.codec import check_shape, clean
 from maka.journal.errors import JournalError
 from maka.journal.events import Draft, Event
+from maka.journal.history import Replay
 from maka.runtime.conversation import Conversation
 from maka.runtime.loop import Loop, Options
 from maka.runtime.record import SessionEvent
@@ -77,12 +78,15 @@ class ListedMessages:
     def apply(self, event: Event) -> None:
         self.events.append(event)
 
-    def messages(self) -> list[dict[str, Any]]:
+    def messages(self, run_id: str | None = None) -> list[dict[str, Any]]:
         return [
             {"role": event.type.partition("/")[0], "content": event.data["content"]}
             for event in self.events
             if event.type in ("user/message", "assistant/message", "tool/result")
         ]
+
+    def replay(self, run_id: str) -> Replay:
+        return Replay(self.messages(run_id), self.events[-1].seq if self.events else None)
 
 
 class FakeTool:
