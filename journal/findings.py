@@ -48,7 +48,9 @@ CODES: Final[dict[str, Code]] = {
         Code("repairable", _REPAIR),
     ),
     "claim_indeterminate": Code(
-        "warning", "look at what the run may have done; a `turn/stop_requested` for its turn lets a repair end it"
+        "warning",
+        "look at what the run may have done, then end it with `maka session settle TARGET --claim ID`; "
+        "the model is not asked again",
     ),
     "parent_missing": Code("warning", "put the parent session back beside this one; the fork stays readable by itself"),
     "parent_mismatch": Code(

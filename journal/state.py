@@ -19,7 +19,7 @@ from .views.blobs import Blobs
 from .views.continuations import Continuations
 from .views.interactions import Interactions
 from .views.plans import Plans
-from .views.problem import Problem
+from .views.problem import Problem, mapping, sequence, text_of
 from .views.queue import Queue
 from .views.runs import Runs
 from .views.session import Session
@@ -77,7 +77,8 @@ class State:
 
     ``problems``: relations that no correct writer produces. ``last_ts`` is the newest event's. ``skews`` counts the
     times at which the clock stepped back, ``skew_seq`` is the first. ``extensions``: how many events of extensions
-    there are, by type, at most twenty types by name.
+    there are, by type, at most twenty types by name. ``unverified_seq``: the first line of this file that is not
+    verified, or at which something was lost.
     """
 
     session: Session = attrs.field(factory=Session)
@@ -95,6 +96,7 @@ class State:
     skews: int = 0
     skew_seq: int = -1
     extensions: dict[str, int] = attrs.field(factory=dict)
+    unverified_seq: int | None = None
     _handlers: dict[str, Callable[[Event], Problem | None]] = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -104,6 +106,8 @@ class State:
             handlers = [partial(by_type[type_], view) for view, by_type in views if type_ in by_type]
             if type_ in _FIRST:
                 handlers.insert(0, partial(_FIRST[type_], self))
+            if type_ in _LAST:
+                handlers.append(partial(_LAST[type_], self))
             if type_ in _INSTEAD:
                 handlers = [partial(_INSTEAD[type_], self)]
             self._handlers[type_] = handlers[0] if len(handlers) == 1 else partial(_each, handlers)
@@ -114,7 +118,7 @@ class State:
             self._skew(event)
         self.last_ts = event.ts
         if not event.verified:
-            self.lose()
+            self._lose_at(event.seq)
         handle = self._handlers.get(event.type)
         if handle is None:
             if is_extension(event.type):
@@ -140,6 +144,7 @@ class State:
         self.apply(event)
         self.problems = problems
         self.skews, self.skew_seq = 0, -1
+        self.unverified_seq = None
         self.extensions.clear()
         self.blobs.refs.clear()
 
@@ -199,6 +204,32 @@ class State:
             found.append(Finding("active_plan", what, seq=plan.seq))
         return found
 
+    # What a continuation goes by.
+
+    def segments(self, run_id: str) -> list[JsonObject]:
+        """The boundary segments of a run's lineage, oldest first, its own last. The run has a terminal fact."""
+        run = self.runs.own(run_id)
+        if run is None:
+            raise ValueError(f"there is no run {run_id} in this journal")
+        own = {
+            "session_id": text_of(mapping(self.session.header).get("session_id")) or "",
+            "invocation_id": run.invocation_id,
+            "run_id": run_id,
+            "turn_id": run.turn_id,
+            "first_seq": run.seq if run.opened_seq is None else run.opened_seq,
+            "last_seq": run.terminal_seq,
+            "sum": run.terminal_sum,
+        }
+        return [*self.continuations.segments(self.continuations.by_target.get(run_id)), own]
+
+    def lineage_fault(self, run_id: str) -> tuple[str, str] | None:
+        """Why nothing goes on from a run, as far as its lineage is concerned: a stable code and a sentence.
+
+        ``runtime_lineage_missing``, ``source_prefix_digest_mismatch``, ``runtime_lineage_claim_mismatch``,
+        ``runtime_lineage_start_mismatch``, ``runtime_lineage_cycle``. It was found when the claims were folded.
+        """
+        return continuations.lineage_fault(self.continuations, self.runs, run_id)
+
     # The read models as ``inspect`` shows them; the shapes are those of the views' ``rows``.
 
     def turn_rows(self) -> list[JsonObject]:
@@ -248,6 +279,11 @@ class State:
         self.turns.lose()
         self.runs.lost = True
 
+    def _lose_at(self, seq: int) -> None:
+        self.lose()
+        if self.unverified_seq is None:
+            self.unverified_seq = seq
+
     def _extension(self, type_: str) -> None:
         if type_ not in self.extensions and len(self.extensions) >= _NAMES:
             type_ = "others"
@@ -279,6 +315,8 @@ def _header(state: State, event: Event) -> Problem | None:
 
 
 def _gap(state: State, event: Event) -> Problem | None:
+    if event.data["missing"] or event.data["unverified"]:
+        state._lose_at(event.seq)
     state.lose()
     return None
 
@@ -315,8 +353,19 @@ def _judge_pause(state: State, data: JsonObject) -> str | None:
     return continuations.judge_pause(state.continuations, state.runs, turn, waiting, data)
 
 
-#: Runs before the views' handlers; runs in their place.
+def _claim(state: State, event: Event) -> Problem | None:
+    claim = state.continuations.claims[event.data["claim_id"]]
+    if claim.seq == event.seq:
+        segments = sequence(event.data["boundary"].get("segments"))
+        fault = continuations.judge_lineage(state.continuations, state.runs, claim, segments)
+        if fault is not None:
+            claim.blame(*fault)
+    return None
+
+
+#: Runs before the views' handlers; behind them; in their place.
 _FIRST: Final[dict[str, Callable[[State, Event], Problem | None]]] = {"turn/end": _unanswered, "journal/gap": _gap}
+_LAST: Final[dict[str, Callable[[State, Event], Problem | None]]] = {"continuation/claim": _claim}
 _INSTEAD: Final[dict[str, Callable[[State, Event], Problem | None]]] = {
     "session/header": _header,
     "handoff/pause": _pause,
@@ -454,7 +503,7 @@ def text_source(source: JsonObject) -> tuple[str, Any]:
 def _refuse_boundary(state: State, source: tuple[str, Any], data: JsonObject) -> str | None:
     """The boundary is the source's terminal fact, by number and sum."""
     run_id, high_water = source
-    run = state.runs.live.get(run_id) or (state.runs.settled(run_id) if state.runs.closed.own(run_id) else None)
+    run = state.runs.own(run_id)
     if run is None or run.terminal_seq is None:
         return f"its source {run_id} has no terminal fact in this journal"
     if (high_water, data["boundary_digest"]) != (run.terminal_seq, run.terminal_sum):

@@ -308,23 +308,15 @@ class _Planner:
         paused = state.runs.settled(pause["run_id"])
         if paused is None or paused.opened_seq is None or state.runs.known(pause["successor_run_id"]):
             return None
-        ids = {"invocation_id": paused.invocation_id, "run_id": paused.run_id, "turn_id": turn.turn_id}
-        segment = {
-            "session_id": text_of(mapping(state.session.header).get("session_id")) or "",
-            **ids,
-            "first_seq": paused.opened_seq,
-            "last_seq": handoff.seq,
-            "sum": paused.terminal_sum,
-        }
-        earlier = state.continuations.claims.get(paused.claim_id or "")
-        segments = sequence(mapping(earlier.data["boundary"]).get("segments")) if earlier is not None else []
-        source = {**{key: ids[key] for key in ("run_id", "invocation_id", "turn_id")}, "high_water": handoff.seq}
+        segments = state.segments(paused.run_id)
+        source = {key: segments[-1][key] for key in ("run_id", "invocation_id", "turn_id")}
+        source["high_water"] = handoff.seq
         boundary = {"claim_id": pause["claim_id"], "boundary_digest": paused.terminal_sum, "source": source}
         data: JsonObject = {
             "claim_id": pause["claim_id"],
             "purpose": "handoff",
             "turn": turn.turn,
-            "boundary": {"segments": [*segments, segment]},
+            "boundary": {"segments": segments},
             "boundary_digest": paused.terminal_sum,
             "replay_digest": _NOTHING_REPLAYED,
             "replay_through_seq": handoff.seq,

@@ -144,9 +144,9 @@ class Conversation:
         self._run(data.get("target_run"), reserved=True)
 
     def _run(self, header: Any, *, reserved: bool = False) -> None:
-        if isinstance(header, dict) and (run_id := text_of(header.get("run_id"))) is not None:
-            if not (reserved and run_id in self._headers):
-                self._headers[run_id] = orjson.dumps(header)
+        run_id = text_of(header.get("run_id")) if isinstance(header, dict) else None
+        if run_id is not None and not (reserved and run_id in self._headers):
+            self._headers[run_id] = orjson.dumps(header)
 
     def _composed(self, data: JsonObject) -> None:
         self._compositions.setdefault(data["run_id"], orjson.dumps(data["composition"]))

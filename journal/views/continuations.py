@@ -1,23 +1,38 @@
 """Claims on boundaries, handoffs, and the executions that they chain together. No I/O."""
 
+from shlex import quote
 from typing import Any, Final, Literal
 
 import attrs
 
 from ..events import Event, JsonObject
-from .problem import Handlers, Problem, Refusals, mapping, text_of
+from .problem import Handlers, Problem, Refusals, mapping, sequence, text_of
 from .runs import Runs
 from .turn import OpenTurn, Turns
 
 ClaimState = Literal["reserved", "repair_required", "started_indeterminate", "settled"]
 HandoffState = Literal["pending", "claimed", "continued", "abandoned"]
+#: Why nothing goes on from a lineage: a stable code and a sentence. It is no finding.
+Fault = tuple[str, str]
+
+#: A claim's state → what it means, and what to do.
+_ADVICE: Final[dict[ClaimState, str]] = {
+    "reserved": "its run has not started; a runtime that opens the session picks this up",
+    "repair_required": "its run was cut off; `maka session resume TARGET` repairs the session and goes on from there",
+    "started_indeterminate": "whether its run asked the model is not known; look at what it may have done, then end it "
+    "with `maka session settle TARGET --claim {claim}`",
+    "settled": "its run is over; nothing to do",
+}
 
 
 @attrs.define(slots=True)
 class Claim:
-    """A continuation/claim. ``data`` is its data; ``start_seq`` and ``start_kind`` are those of its continuation/start.
+    """A continuation/claim. ``start_seq`` and ``start_kind`` are those of its continuation/start.
 
+    ``data`` is its data, in the fold without the boundary: of that ``segment`` is the last segment, and the ones before
+    it are those of ``earlier``, the claim that has reserved its source's run. So a long lineage is held once.
     ``root_run_id`` is the first run of its lineage and ``depth`` how many claims lead from there to the target.
+    ``fault``: code and sentence of why nothing goes on from its lineage.
     """
 
     claim_id: str
@@ -25,8 +40,16 @@ class Claim:
     data: JsonObject
     root_run_id: str
     depth: int
+    segment: JsonObject = attrs.field(factory=dict)
+    earlier: str | None = None
+    fault: list[str] | None = None
     start_seq: int | None = None
     start_kind: str | None = None
+
+    def blame(self, code: str, sentence: str) -> None:
+        """What is found first stands."""
+        if self.fault is None:
+            self.fault = [code, sentence]
 
     @property
     def purpose(self) -> str:
@@ -80,6 +103,16 @@ class Continuations:
         """The first run of a run's lineage, and how many claims lead from there to it."""
         claim_id = self.by_target.get(run_id)
         return (run_id, 0) if claim_id is None else (self.claims[claim_id].root_run_id, self.claims[claim_id].depth)
+
+    def segments(self, claim_id: str | None) -> list[JsonObject]:
+        """The boundary of a claim, oldest first, as it and the claims before it list their own segments."""
+        out = []
+        while claim_id is not None:
+            claim = self.claims[claim_id]
+            out.append(claim.segment)
+            claim_id = claim.earlier
+        out.reverse()
+        return out
 
     def pending(self) -> list[Handoff]:
         """Handoffs whose successor has not started, oldest first."""
@@ -168,6 +201,11 @@ def refuse_start(continuations: Continuations, data: JsonObject) -> str | None:
         return f"there is no claim {data['claim_id']}"
     if claim.start_seq is not None:
         return f"claim {claim.claim_id} was started before"
+    return _unlike(claim, data)
+
+
+def _unlike(claim: Claim, data: JsonObject) -> str | None:
+    """What of a start is not its claim's."""
     wanted = {"run_id": claim.target_run_id, "turn_id": claim.target_turn_id, "purpose": claim.purpose}
     wanted |= {key: claim.data[key] for key in ("boundary_digest", "replay_digest", "source")}
     wrong = [key for key, value in wanted.items() if data[key] != value]
@@ -175,6 +213,55 @@ def refuse_start(continuations: Continuations, data: JsonObject) -> str | None:
 
 
 REFUSALS: Final[Refusals] = {"continuation/claim": refuse_claim, "continuation/start": refuse_start}
+
+
+# ---------------------------------------------------------------- lineages that nothing goes on from
+
+
+def judge_lineage(continuations: Continuations, runs: Runs, claim: Claim, segments: list[Any]) -> Fault | None:
+    """What is wrong with the boundary that a claim lists, or with the lineage that it goes on from."""
+    earlier = continuations.claims.get(claim.earlier or "")
+    if earlier is not None and earlier.fault is not None:
+        return earlier.fault[0], earlier.fault[1]
+    who, target = f"claim {claim.claim_id}", claim.target_run_id
+    listed = [_mark(mapping(segment)) for segment in segments]
+    if len({target, *(run_id for run_id, *_ in listed)}) <= len(listed):
+        return "runtime_lineage_cycle", f"{who} names a run twice among its boundary and its target {target}"
+    if runs.known(target):
+        return "runtime_lineage_cycle", f"{who} reserves run {target}, which was there before"
+    source = text_of(claim.data["source"].get("run_id")) or ""
+    wanted = [_mark(segment) for segment in continuations.segments(claim.earlier)]
+    if listed == [*wanted, (source, *(_terminal(runs, source) or ()))]:
+        return None
+    for run_id in [source, *(run_id for run_id, *_ in listed)]:
+        if _terminal(runs, run_id) is None:
+            return "runtime_lineage_missing", f"run {run_id} of {who} is not in this journal or has no terminal fact"
+    for run_id, *mark in listed:
+        if tuple(mark) != _terminal(runs, run_id):
+            what = f"{who} names event {mark[0]} as the terminal fact of run {run_id}, and it is not"
+            return "source_prefix_digest_mismatch", what
+    return "runtime_lineage_claim_mismatch", f"the boundary of {who} is not the lineage of run {source}"
+
+
+def _mark(segment: JsonObject) -> tuple[Any, ...]:
+    return text_of(segment.get("run_id")) or "", segment.get("last_seq"), segment.get("sum")
+
+
+def _terminal(runs: Runs, run_id: str) -> tuple[int, str | None] | None:
+    """Number and sum of the terminal fact of a run of this journal."""
+    run = runs.own(run_id)
+    return None if run is None or run.terminal_seq is None else (run.terminal_seq, run.terminal_sum)
+
+
+def lineage_fault(continuations: Continuations, runs: Runs, run_id: str) -> Fault | None:
+    """Why nothing goes on from a run, as far as its lineage is concerned."""
+    claim_id = continuations.by_target.get(run_id)
+    run = runs.own(run_id)
+    if run is not None and run.claim_id is not None and run.claim_id != claim_id:
+        what = f"run {run_id} was started by claim {run.claim_id}, which has not reserved it"
+        return "runtime_lineage_claim_mismatch", what
+    fault = None if claim_id is None else continuations.claims[claim_id].fault
+    return None if fault is None else (fault[0], fault[1])
 
 
 # ---------------------------------------------------------------- the fold
@@ -199,9 +286,27 @@ def _claim(continuations: Continuations, event: Event) -> Problem | None:
     if claim_id not in continuations.claims:
         source = text_of(data["source"].get("run_id")) or ""
         root, depth = continuations.ancestry(source)
-        claim = continuations.claims[claim_id] = Claim(claim_id, event.seq, data, root, depth + 1)
+        segments = sequence(data["boundary"].get("segments"))
+        claim = continuations.claims[claim_id] = Claim(
+            claim_id,
+            event.seq,
+            {key: value for key, value in data.items() if key != "boundary"},
+            root,
+            depth + 1,
+            mapping(segments[-1]) if segments else {},
+            continuations.by_target.get(source),
+        )
         continuations.by_boundary.setdefault(data["boundary_digest"], claim_id)
         continuations.by_target.setdefault(claim.target_run_id, claim_id)
+    return None
+
+
+def _created(continuations: Continuations, event: Event) -> Problem | None:
+    run = event.data["run"]
+    claim_id = continuations.by_target.get(text_of(run.get("run_id")) or "")
+    if claim_id is not None and continuations.claims[claim_id].target != run:
+        what = f"run {run.get('run_id')} was not created as claim {claim_id} reserved it"
+        continuations.claims[claim_id].blame("runtime_lineage_claim_mismatch", what)
     return None
 
 
@@ -210,6 +315,8 @@ def _start(continuations: Continuations, event: Event) -> Problem | None:
     claim = continuations.claims.get(data["claim_id"])
     if claim is not None and claim.start_seq is None and claim.target_run_id == data["run_id"]:
         claim.start_seq, claim.start_kind = event.seq, data["start_kind"]
+        if (unlike := _unlike(claim, data)) is not None:
+            claim.blame("runtime_lineage_start_mismatch", f"run {claim.target_run_id} was started, and {unlike}")
         continuations.pausing.pop(data["turn_id"], None)
     return None
 
@@ -234,6 +341,7 @@ def _turn_end(continuations: Continuations, event: Event) -> Problem | None:
 
 HANDLERS: Final[Handlers] = {
     "session/header": _header,
+    "run/created": _created,
     "continuation/claim": _claim,
     "continuation/start": _start,
     "handoff/pause": _pause,
@@ -245,17 +353,27 @@ HANDLERS: Final[Handlers] = {
 
 
 def rows(continuations: Continuations, runs: Runs, turns: Turns) -> list[JsonObject]:
-    """``[{claim_id, purpose, state, source: {run_id, turn_id}, target: {run_id, turn_id}}]``, oldest first."""
-    return [
-        {
+    """``[{claim_id, purpose, state, source: {run_id, turn_id}, target: {run_id, turn_id}, root_run_id, depth,
+    advice}]``, oldest first.
+
+    ``root_run_id`` is the first run of the lineage, ``depth`` how many claims lead from it to the target; ``advice``
+    says what the state means and what to do.
+    """
+    out = []
+    for claim in continuations.claims.values():
+        state = claim_state(claim, runs, turns)
+        row = {
             "claim_id": claim.claim_id,
             "purpose": claim.purpose,
-            "state": claim_state(claim, runs, turns),
+            "state": state,
             "source": {key: mapping(claim.data["source"]).get(key) for key in ("run_id", "turn_id")},
             "target": {"run_id": claim.target_run_id, "turn_id": claim.target_turn_id},
+            "root_run_id": claim.root_run_id,
+            "depth": claim.depth,
+            "advice": _ADVICE[state].format(claim=quote(claim.claim_id)),
         }
-        for claim in continuations.claims.values()
-    ]
+        out.append(row)
+    return out
 
 
 def handoff_rows(continuations: Continuations) -> list[JsonObject]:

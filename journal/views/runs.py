@@ -13,6 +13,8 @@ from .problem import Handlers, Problem, Refusals, mapping, text_of
 
 #: A reason's kind → the status of a settled run; every other kind is ``failed``.
 STATUS: Final = {"completed": "completed", "max_tokens": "completed", "aborted": "cancelled"}
+#: Statuses of settled runs that there is a reason to go on from.
+RESUMED: Final = ("failed", "cancelled")
 #: A reason's kind → the class of the failure, where the reason gives none; every other kind is its own class.
 FAILURE_CLASS: Final = {"interrupted": "app_restarted", "step_limit": "tool_step_cap_reached"}
 
@@ -40,6 +42,10 @@ class Run:
     composition: str | None = None
     composition_seq: int | None = None
 
+    @property
+    def invocation_id(self) -> str:
+        return text_of(mapping(self.header).get("invocation_id")) or ""
+
 
 @attrs.define(slots=True)
 class Settled:
@@ -63,13 +69,17 @@ class Runs:
     """``live`` by run_id in the order in which they appeared: every run that is not over. ``closed``: the others.
 
     ``by_turn``: turn_id → ids of its live runs. ``lost``: events were lost, so a run that only its end names is
-    believed.
+    believed. ``newest``: the run of this journal that was opened last. ``failed``: of those that are settled as failed
+    or cancelled, with a terminal fact, the one that appeared last, and ``failed_seq`` where it did.
     """
 
     live: dict[str, Run] = attrs.field(factory=dict, metadata={"of": Run})
     closed: Closed = attrs.field(factory=Closed)
     by_turn: dict[str, list[str]] = attrs.field(factory=dict)
     lost: bool = False
+    newest: str | None = None
+    failed: str | None = None
+    failed_seq: int = -1
 
     def unsettled(self) -> list[Run]:
         """Runs with a turn/end and without the run/settled that they need, in the order in which they appeared."""
@@ -79,6 +89,10 @@ class Runs:
         """A run that is over."""
         row = self.closed.get(run_id)
         return None if row is None else Settled(*row)
+
+    def own(self, run_id: str) -> Run | Settled | None:
+        """A run that no parent wrote, over or not."""
+        return self.live.get(run_id) or (self.settled(run_id) if self.closed.own(run_id) else None)
 
     def known(self, run_id: str) -> bool:
         """Is there a run of this id, in this journal or in what a fork has from its parents?"""
@@ -98,11 +112,13 @@ class Runs:
         of_turn.remove(run.run_id)
         if not of_turn:
             del self.by_turn[run.turn_id]
+        if status in RESUMED and run.terminal_seq is not None and run.seq > self.failed_seq:
+            self.failed, self.failed_seq = run.run_id, run.seq
         self.closed.add(
             [
                 run.run_id,
                 run.turn_id,
-                text_of(mapping(run.header).get("invocation_id")) or "",
+                run.invocation_id,
                 status,
                 failure_class,
                 run.seq,
@@ -190,6 +206,7 @@ def _header(runs: Runs, event: Event) -> Problem | None:
     for run in list(runs.live.values()):
         runs.close(run, *outcome(run.reason or {"kind": "interrupted"}))
     runs.closed.seal()
+    runs.newest, runs.failed, runs.failed_seq = None, None, -1
     return None
 
 
@@ -220,6 +237,7 @@ def _open(runs: Runs, run_id: str, turn_id: str, seq: int, header: JsonObject | 
     run = runs.find(run_id, turn_id, seq)
     if run.opened_seq is None:
         run.opened_seq, run.claim_id = seq, claim_id
+        runs.newest = run_id
         if run.header is None:
             run.header = header
 
@@ -289,9 +307,8 @@ def rows(runs: Runs, waiting: Container[str]) -> list[JsonObject]:
     """``[{run_id, turn_id, invocation_id, status, failure_class?}]``. ``waiting``: runs with a pending interaction."""
     own = [(row[5], _row(*row[:5])) for row in runs.closed.since()]
     for run in runs.live.values():
-        invocation_id = text_of(mapping(run.header).get("invocation_id")) or ""
         shown = status(run, run.run_id in waiting)
-        own.append((run.seq, _row(run.run_id, run.turn_id, invocation_id, shown, None)))
+        own.append((run.seq, _row(run.run_id, run.turn_id, run.invocation_id, shown, None)))
     own.sort(key=lambda pair: pair[0])
     return [_row(*row[:5]) for row in runs.closed.inherited()] + [row for _, row in own]
 

@@ -47,6 +47,9 @@ def test_a_resume_claim_step_by_step() -> None:
             "state": "repair_required",
             "source": {"run_id": "r1", "turn_id": "t1"},
             "target": {"run_id": "rT", "turn_id": "tT"},
+            "root_run_id": "r1",
+            "depth": 1,
+            "advice": "its run was cut off; `maka session resume TARGET` repairs the session and goes on from there",
         }
     ]
     builder.add("run/created", {"run": claim["target_run"]})
