@@ -2,34 +2,26 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
 from pathlib import Path
-from types import coroutine
-from typing import Any, Final, TypeGuard
+from typing import Any
 
 import attrs
 
 from ..journal.errors import JournalError
 from ..journal.events import Blocks, JsonObject
-from ..journal.wording import UNKNOWN_ERROR
 from . import checks
 from .errors import RuntimeFailure
 from .ledger import Sink
-from .lifecycle import log
 from .outputs import Store, cut, shorten
 from .progress import ABORTED, NEVER_RAN, Call
-from .tasks import seen
 from .tools.arguments import BadArguments, parse, validate
-from .tools.base import Ask, LeftBehind, Tool, ToolContext, ToolFailed, ToolOutput, ask_nobody, text_block
-
-#: Seconds a body may take, for tools that do not say.
-TIMEOUT: Final = 120.0
+from .tools.base import Ask, Tool, ToolContext, ToolOutput, ask_nobody, text_block
+from .tools.running import execute
 
 #: Asked before a call is dispatched; a text is the reason why it is not.
 Authorize = Callable[[Call, Tool, dict[str, Any]], Awaitable[str | None]]
-#: Seconds for which a body may hold the event loop before somebody should know.
-HELD: Final = 1.0
 
 
 class _Refused(Exception):
@@ -181,37 +173,14 @@ class Dispatcher:
             store=self.store,
             ask=self.ask,
         )
-        seconds: float | None = getattr(tool, "timeout", TIMEOUT)
-        body = asyncio.ensure_future(_watched(tool, arguments, context))
-        # An interrupt goes through the loop, and may be the last that happens here.
-        body.add_done_callback(seen)
-        try:
-            await asyncio.wait({body}, timeout=seconds)
-        except asyncio.CancelledError:
-            output = await self._end(call, body, context)
-            if output is not None:
-                self._record_output_late(call, output)
-            raise
-        if body.done():
-            return _outcome(body)
-        await self._end(call, body, context)
-        text = f"The time of {seconds:g} s was over and the call was stopped; what it had done by then stays done."
-        return ToolOutput([text_block(text)], "unknown", {"name": "ToolTimeoutError", "code": "TOOL_TIMED_OUT"})
-
-    async def _end(self, call: Call, body: "asyncio.Future[ToolOutput]", context: ToolContext) -> ToolOutput | None:
-        """Cancels a body and waits for a moment; what it came to, if it ended by itself."""
-        context.cancelled.set()
-        body.cancel()
-        await asyncio.wait({body}, timeout=self.limits.grace)
-        if not body.done():
-            self._left(f"{call.name} ({call.call_id}) did not end within {self.limits.grace:g} s")
-            return None
-        if body.cancelled():
-            return None
-        if isinstance(body.exception(), LeftBehind):
-            self._left(f"{call.name} ({call.call_id}): {body.exception()}")
-            return None
-        return _outcome(body)
+        return await execute(
+            tool,
+            arguments,
+            context,
+            grace=self.limits.grace,
+            left=self._left,
+            late=lambda output: self._record_output_late(call, output),
+        )
 
     def _left(self, text: str) -> None:
         """What could not be ended is said with the run's end."""
@@ -250,99 +219,3 @@ async def denial(authorize: Authorize, call: Call, tool: Tool, arguments: dict[s
             "a text, or None"
         )
     return denied
-
-
-async def _watched(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
-    """``_body``, and a warning if it held the loop: nothing else ran meanwhile, not even a stop."""
-    held = _Held(asyncio.get_running_loop().time)
-    try:
-        return await _in_steps(_body(tool, arguments, context), held)
-    finally:
-        if held.longest > HELD:
-            log.warning(
-                "the tool %s held the event loop for %.1f s, and nothing else could run; use asyncio.to_thread for "
-                "what blocks (call %s of run %s)",
-                tool.name,
-                held.longest,
-                context.call_id,
-                context.run_id,
-            )
-
-
-@attrs.define
-class _Held:
-    """The longest time between two moments at which others may run."""
-
-    time: Callable[[], float]
-    longest: float = 0.0
-
-    @contextlib.contextmanager
-    def step(self) -> Iterator[None]:
-        began = self.time()
-        try:
-            yield
-        finally:
-            self.longest = max(self.longest, self.time() - began)
-
-
-@coroutine
-def _in_steps(body: Coroutine[Any, Any, ToolOutput], held: _Held) -> Generator[Any, Any, ToolOutput]:
-    """Awaits ``body`` and measures each of its steps."""
-    value: Any = None
-    error: BaseException | None = None
-    while True:
-        try:
-            with held.step():
-                awaited = body.send(value) if error is None else body.throw(error)
-        except StopIteration as end:
-            output: ToolOutput = end.value
-            return output
-        value = error = None
-        try:
-            value = yield awaited
-        except BaseException as raised:
-            error = raised
-
-
-async def _body(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
-    """Runs a tool's body; whatever it raises is an outcome, except what is left of a cancelled one."""
-    try:
-        output: object = await tool.execute(arguments, context)
-    except LeftBehind:
-        raise
-    except ToolFailed as error:
-        return ToolOutput([text_block(str(error))], "error", {"name": "ToolFailedError", "code": error.code})
-    except (Exception, SystemExit) as error:
-        log.error(
-            "the tool %s raised a %s, which is a defect of it (call %s of run %s)",
-            tool.name,
-            type(error).__name__,
-            context.call_id,
-            context.run_id,
-            exc_info=True,
-        )
-        text = f"the tool failed: {type(error).__name__}: {error}"
-        return ToolOutput([text_block(text)], "error", {"name": type(error).__name__, "code": "TOOL_FAILED"})
-    if not _sound(output):
-        log.error(
-            "the tool %s gave back a %s and no ToolOutput of blocks, which is a defect of it (call %s of run %s)",
-            tool.name,
-            type(output).__name__,
-            context.call_id,
-            context.run_id,
-        )
-        text = f"the tool gave back {type(output).__name__} instead of blocks; its effect may be there all the same"
-        return ToolOutput([text_block(text)], "error", {"name": "ToolOutputError", "code": "TOOL_OUTPUT_INVALID"})
-    return output
-
-
-def _sound(output: object) -> TypeGuard[ToolOutput]:
-    content: object = output.content if isinstance(output, ToolOutput) else None
-    return isinstance(content, list) and all(isinstance(block, dict) for block in content)
-
-
-def _outcome(body: "asyncio.Future[ToolOutput]") -> ToolOutput:
-    if body.cancelled() or body.exception() is not None:
-        text = "the tool gave up by itself" if body.cancelled() else str(body.exception())
-        return ToolOutput([text_block(text)], "unknown", UNKNOWN_ERROR)
-    return body.result()

@@ -1,14 +1,30 @@
-"""What a crash left open in one session is closed, if anything is: per session, idempotent, never in another's way."""
+"""What a crash left open in one session is closed, if anything is: per session, idempotent, never in another's way.
 
-from collections.abc import Callable
+First the repair, which asks nobody and runs nothing; then tools find out what became of calls of unknown outcome.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from pathlib import Path
 from typing import Literal
 
 import attrs
 
-from ..journal.errors import JournalError, JournalLocked
+from ..journal.errors import InvalidEvent, JournalError, JournalLocked
+from ..journal.events import Draft, Event
 from ..journal.store import FileStore
+from ..journal.views.turn import Unknown
 from ..journal.writer import wall_ms
 from ..repair import session
+from .continuation.failpoints import Hook, nowhere
+from .continuation.outcomes import Dispatched, dispatches, reconciled, run_again, stays_unknown, unsettled
+from .journals import OpenSession
+from .outputs import store_in
+from .tools.base import Tool
+from .tools.running import offers_look
+
+#: Reads a session's own events, oldest first. Blocks.
+Events = Callable[[], Iterable[Event]]
 
 
 @attrs.frozen
@@ -16,7 +32,7 @@ class Recovered:
     """``state``: ``unchanged`` (not a byte of the journal was written), ``repaired`` (``appended`` events), ``open``
     (somebody has it open for writing, who repairs it when that is due), or ``failed``, with the ``error``.
 
-    ``unsettled`` calls have an unknown outcome that their tools may be able to find out.
+    ``unsettled`` calls have an unknown outcome that their tools may be able to find out, ``reconciled`` had one.
     """
 
     session_id: str
@@ -24,6 +40,7 @@ class Recovered:
     appended: int = 0
     unsettled: int = 0
     error: JournalError | None = None
+    reconciled: int = 0
 
 
 def recover(store: FileStore, session_id: str, *, clock: Callable[[], int] = wall_ms) -> Recovered:
@@ -38,3 +55,88 @@ def recover(store: FileStore, session_id: str, *, clock: Callable[[], int] = wal
     if report is None:
         return Recovered(session_id, "unchanged", unsettled=unsettled)
     return Recovered(session_id, "repaired", appended=len(report.appended), unsettled=unsettled)
+
+
+async def reconcile_calls(
+    opened: OpenSession, tools: Iterable[Tool], events: Events, *, failpoint: Hook = nowhere
+) -> int:
+    """Asks the tools of a session what became of its unknown calls that may be reconciled; of how many it is known now.
+
+    Oldest first, and each outcome is durable before the next call is looked at. No turn may run meanwhile. ``events``
+    gives the session's own, oldest first, and is called in a thread, where there is somebody to ask. Raises
+    JournalError.
+    """
+    by_name = {tool.name: tool for tool in tools}
+    due = [
+        call
+        for call in unsettled(opened.journal.state)
+        if call.recovery == "reconcile" and call.operation_id is not None and offers_look(by_name.get(call.name))
+    ]
+    known = 0
+    async for call, dispatched in _dispatched(due, events):
+        draft = await reconciled(
+            call,
+            by_name[call.name],
+            dispatched.arguments,
+            cwd=Path(dispatched.cwd or "."),
+            store=store_in(opened.directory),
+        )
+        await failpoint("after_reconcile_executed")
+        if draft is not None and await _recorded(opened, call, draft):
+            await failpoint("after_reconcile_outcome_committed")
+            known += 1
+    return known
+
+
+async def rerun_calls(
+    opened: OpenSession,
+    tools: Iterable[Tool],
+    events: Events,
+    *,
+    call_seqs: Collection[int],
+    failpoint: Hook = nowhere,
+) -> list[Unknown]:
+    """Executes unknown calls again, by the numbers of their tool/call; those that are unknown even then.
+
+    The rest is as with ``reconcile_calls``, and like there what is over is durable if this is cancelled.
+    """
+    by_name = {tool.name: tool for tool in tools}
+    wanted = [call for call in unsettled(opened.journal.state) if call.call_seq in call_seqs]
+    unknown = {call.call_seq: call for call in wanted}
+    async for call, dispatched in _dispatched([call for call in wanted if call.name in by_name], events):
+        draft = await run_again(
+            call,
+            by_name[call.name],
+            dispatched.arguments,
+            cwd=Path(dispatched.cwd or "."),
+            store=store_in(opened.directory),
+        )
+        await failpoint("after_rerun_executed")
+        if draft is not None and await _recorded(opened, call, draft):
+            await failpoint("after_rerun_outcome_committed")
+            del unknown[call.call_seq]
+    return list(unknown.values())
+
+
+async def _dispatched(calls: list[Unknown], events: Events) -> AsyncIterator[tuple[Unknown, Dispatched]]:
+    """Each call with what it was dispatched with, where that is on record."""
+    if not calls:
+        return
+    found = await asyncio.to_thread(lambda: dispatches(events(), calls))
+    for call in calls:
+        if call.call_seq in found:
+            yield call, found[call.call_seq]
+        else:
+            stays_unknown(call, "what it was called with is not on record, or was changed since")
+
+
+async def _recorded(opened: OpenSession, call: Unknown, draft: Draft) -> bool:
+    """Makes an outcome durable; False where it is not taken."""
+    try:
+        opened.observe(opened.journal.append(draft))
+    except InvalidEvent:
+        # Somebody stated it meanwhile, or a hook of the program's own made something else of it.
+        stays_unknown(call, "its outcome was not taken by the journal")
+        return False
+    await opened.journal.aflush()
+    return True

@@ -109,8 +109,14 @@ class Tool(Protocol):
 
 @runtime_checkable
 class Reconciler(Protocol):
-    """A tool of recovery ``reconcile``."""
+    """A tool of recovery ``reconcile``. A method without ``context`` will do; where it has one it is given."""
 
-    async def reconcile(self, arguments: dict[str, Any], context: ToolContext) -> ToolOutput | None:
-        """Looks at the outside world and changes nothing: what the call came to, proven, or None if that is open."""
+    async def reconcile(
+        self, arguments: dict[str, Any], operation_id: str, *, context: ToolContext
+    ) -> ToolOutput | None:
+        """Looks at the outside world and changes nothing: what the call came to, proven, or None if that is open.
+
+        ``arguments`` are those of the call, checked against ``parameters``; ``operation_id`` is the one that its body
+        was given. It may be asked again and again. Whatever it raises proves nothing.
+        """
         ...

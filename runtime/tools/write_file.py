@@ -3,17 +3,22 @@
 import asyncio
 import contextlib
 import os
-import secrets
 import stat
+import threading
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 from ...journal.codec import encodable
 from ...journal.events import JsonObject, Recovery
-from .base import ToolContext, ToolFailed, ToolOutput
+from .base import ToolContext, ToolFailed, ToolOutput, text_block
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+#: Operations that a thread of this process carries out now, perhaps one that nobody waits for any more.
+_writing: Final[set[str]] = set()
+_writing_lock: Final = threading.Lock()
 
 
 class WriteFile:
@@ -21,6 +26,9 @@ class WriteFile:
 
     A symbolic link is followed where it leads to a place inside the directory and refused where it leaves it. The path
     is then walked by descriptors that follow no link, so that a link put there meanwhile changes nothing.
+
+    The text is first written to a temporary file beside it, which is named for the operation and then takes the file's
+    place. Where a crash leaves the temporary file, that proves that it never did.
     """
 
     name: Final = "write_file"
@@ -41,7 +49,7 @@ class WriteFile:
     async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
         """Raises ToolFailed where the path leaves the directory, is no regular file, or the system refuses."""
         path, data = arguments["path"], encodable(arguments["content"]).encode()
-        await asyncio.to_thread(_write, context.cwd, path, data)
+        await asyncio.to_thread(_write, context, path, data)
         return ToolOutput.of(f"wrote {len(data)} bytes to {path}")
 
     def leaves(self, arguments: dict[str, Any], cwd: Path) -> bool:
@@ -52,13 +60,60 @@ class WriteFile:
             return True
         return False
 
-    async def reconcile(self, arguments: dict[str, Any], context: ToolContext) -> ToolOutput | None:
-        """Done, if the file holds exactly that text; anything else proves nothing: others may have written since."""
+    async def reconcile(
+        self, arguments: dict[str, Any], operation_id: str, *, context: ToolContext
+    ) -> ToolOutput | None:
+        """Done, if the file holds exactly that text; not done, if the operation's temporary file is there. Anything
+        else proves nothing: others may have written since.
+        """
         path, data = arguments["path"], encodable(arguments["content"]).encode()
-        found = await asyncio.to_thread(_digest, context.cwd, path)
-        if found != sha256(data).digest():
+        return await asyncio.to_thread(_judge, context.cwd, path, data, operation_id)
+
+
+@contextlib.contextmanager
+def _carrying_out(operation_id: str, cancelled: threading.Event) -> Iterator[None]:
+    """While this is open, nobody can prove anything of the operation; once it was cancelled it does not begin."""
+    with _writing_lock:
+        if cancelled.is_set():
+            raise ToolFailed("the call was stopped before anything was written", code="WRITE_STOPPED")
+        _writing.add(operation_id)
+    try:
+        yield
+    finally:
+        with _writing_lock:
+            _writing.discard(operation_id)
+
+
+def _judge(root: Path, path: str, data: bytes, operation_id: str) -> ToolOutput | None:
+    with _writing_lock:
+        if operation_id in _writing:
             return None
+    if _digest(root, path) == sha256(data).digest():
         return ToolOutput.of(f"{path} holds exactly the {len(data)} bytes that were to be written")
+    temporary = _temporary(operation_id)
+    if not _is_left(root, path, temporary):
+        return None
+    text = (
+        f"{path} was not written: the call was interrupted before that. What it had prepared is in {temporary} there."
+    )
+    return ToolOutput([text_block(text)], "error", {"name": "ToolFailedError", "code": "WRITE_INTERRUPTED"})
+
+
+def _temporary(operation_id: str) -> str:
+    """The name of the operation's temporary file; an operation_id may be any text."""
+    return f".{sha256(encodable(operation_id).encode()).hexdigest()[:32]}.tmp"
+
+
+def _is_left(root: Path, path: str, temporary: str) -> bool:
+    """Does the temporary file lie where the file would be?"""
+    try:
+        parent = _open_parent(root, _locate(root, path), create=False)
+        try:
+            return stat.S_ISREG(os.stat(temporary, dir_fd=parent, follow_symlinks=False).st_mode)
+        finally:
+            os.close(parent)
+    except (OSError, ToolFailed):
+        return False
 
 
 def _locate(root: Path, path: str) -> list[str]:
@@ -93,28 +148,29 @@ def _open_parent(root: Path, parts: list[str], *, create: bool) -> int:
     return here
 
 
-def _write(root: Path, path: str, data: bytes) -> None:
-    parts = _locate(root, path)
-    try:
-        parent = _open_parent(root, parts, create=True)
-    except OSError as error:
-        raise ToolFailed(f"{path} cannot be written: {error.strerror}", code="WRITE_FAILED") from None
-    try:
-        _replace(parent, parts[-1], path, data)
-    except OSError as error:
-        raise ToolFailed(f"{path} cannot be written: {error.strerror}", code="WRITE_FAILED") from None
-    finally:
-        os.close(parent)
+def _write(context: ToolContext, path: str, data: bytes) -> None:
+    parts = _locate(context.cwd, path)
+    with _carrying_out(context.operation_id, context.cancelled):
+        try:
+            parent = _open_parent(context.cwd, parts, create=True)
+        except OSError as error:
+            raise ToolFailed(f"{path} cannot be written: {error.strerror}", code="WRITE_FAILED") from None
+        try:
+            _replace(parent, parts[-1], path, data, _temporary(context.operation_id))
+        except OSError as error:
+            raise ToolFailed(f"{path} cannot be written: {error.strerror}", code="WRITE_FAILED") from None
+        finally:
+            os.close(parent)
 
 
-def _replace(parent: int, name: str, path: str, data: bytes) -> None:
+def _replace(parent: int, name: str, path: str, data: bytes, temporary: str) -> None:
     mode: int | None = None
     with contextlib.suppress(FileNotFoundError):
         existing = os.stat(name, dir_fd=parent, follow_symlinks=False)
         if not stat.S_ISREG(existing.st_mode):
             raise ToolFailed(f"{path} is not a regular file and stays as it is", code="NOT_A_FILE")
         mode = stat.S_IMODE(existing.st_mode)
-    temporary = f".{secrets.token_hex(8)}.tmp"
+    # Never one that is there: of an operation that is carried out twice nothing could be proven.
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=parent)
     try:
         try:

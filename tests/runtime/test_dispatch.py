@@ -336,7 +336,7 @@ def test_a_tool_that_holds_the_loop_is_named(caplog: pytest.LogCaptureFixture, m
         await asyncio.to_thread(time.sleep, 0.2)
         return ToolOutput.of("")
 
-    monkeypatch.setattr("maka.runtime.dispatch.HELD", 0.15)
+    monkeypatch.setattr("maka.runtime.tools.running.HELD", 0.15)
     one(waits)
     assert not caplog.records
     assert one(holds)["state"] == "ok"

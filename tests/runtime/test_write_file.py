@@ -26,7 +26,7 @@ def write(cwd: Path, path: str, content: str = "new") -> ToolOutput:
 
 
 def reconcile(cwd: Path, path: str, content: str = "new") -> ToolOutput | None:
-    return asyncio.run(WriteFile().reconcile({"path": path, "content": content}, context(cwd)))
+    return asyncio.run(WriteFile().reconcile({"path": path, "content": content}, "op", context=context(cwd)))
 
 
 @pytest.fixture
