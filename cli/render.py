@@ -79,8 +79,9 @@ def inspection(doc: Doc, paint: Painter) -> Lines:
     out = _facts(doc, paint)
     out += _findings(doc, paint)
     for title, key, head, row, right in _SECTIONS:
-        body = [row(item) for item in _rows(doc, key)]
-        out += _section(title, body, head, paint, right)
+        items = _rows(doc, key)
+        out += _section(title, [row(item) for item in items], head, paint, right)
+        out += _advice(items, line(doc.get("path") or "TARGET"), paint)
     queue = _object(doc.get("queue"))
     waiting = [
         [kind, line(entry.get("message_id"), 40), line(entry.get("turn_id", "-"), 40), line(entry.get("seq"))]
@@ -203,10 +204,25 @@ def _remedies(findings: Sequence[Doc], path: str, paint: Painter) -> Lines:
             of_remedy = codes.setdefault(line(remedy), [])
             if line(finding.get("code")) not in of_remedy:
                 of_remedy.append(line(finding.get("code")))
-    command = f"`maka journal repair {quote(path)}"
+    return _pointers(codes, path, paint)
+
+
+def _advice(items: Sequence[Doc], path: str, paint: Painter) -> Lines:
+    """What to do about claims that are not settled, each advice once."""
+    claims: dict[str, list[str]] = {}
+    for item in items:
+        if item.get("advice") and item.get("state") != "settled":
+            claims.setdefault(line(item["advice"]), []).append(line(item.get("claim_id"), 40))
+    return _pointers(claims, path, paint)
+
+
+def _pointers(told: Mapping[str, Sequence[str]], path: str, paint: Painter) -> Lines:
+    """Lines that say what to do, each with what it is for, and with the command as it can be pasted."""
+    target = quote(path)
     return [
-        f"  {paint('→', 'cyan')} {', '.join(names)}: {remedy.replace('`maka journal repair', command)}"
-        for remedy, names in codes.items()
+        f"  {paint('→', 'cyan')} {', '.join(names)}: "
+        + what.replace("`maka journal repair", f"`maka journal repair {target}").replace(" TARGET", f" {target}", 1)
+        for what, names in told.items()
     ]
 
 
@@ -268,6 +284,8 @@ def _continuation(claim: Doc) -> list[str]:
         line(claim.get("state"), 30),
         line(source.get("run_id"), 40),
         line(target.get("run_id"), 40),
+        line(claim.get("root_run_id"), 40),
+        _optional(claim.get("depth")),
     ]
 
 
@@ -308,7 +326,13 @@ _Section = tuple[str, str, list[str], Callable[[Doc], list[str]], set[int]]
 _SECTIONS: Final[tuple[_Section, ...]] = (
     ("turns", "turns", ["#", "turn", "status", "events", "steps", "runs", "calls", ""], _turn, {0, 4, 5}),
     ("runs", "runs", ["run", "turn", "status", "class"], _run, set()),
-    ("continuations", "continuations", ["claim", "purpose", "state", "from run", "to run"], _continuation, set()),
+    (
+        "continuations",
+        "continuations",
+        ["claim", "purpose", "state", "from run", "to run", "first run", "claims"],
+        _continuation,
+        {6},
+    ),
     ("handoffs", "handoffs", ["handoff", "state", "run", "successor", "steps left"], _handoff, {4}),
     ("interactions", "interactions", ["interaction", "kind", "status", "outcome"], _interaction, set()),
     ("plans", "plans", ["proposal", "revision", "status", "execution", "title"], _plan, {1}),

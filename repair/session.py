@@ -162,7 +162,7 @@ class Session:
         return self._state.run_rows()
 
     def continuations(self) -> list[JsonObject]:
-        """``[{claim_id, purpose, state, source, target}]``."""
+        """``[{claim_id, purpose, state, source, target, root_run_id, depth, advice}]``."""
         return self._facts.continuations
 
     def handoffs(self) -> list[JsonObject]:

@@ -112,7 +112,9 @@ def inspect(path: Path, *more: str) -> Any:
         assert row["status"] in RUN_STATES
         assert ("failure_class" in row) <= (row["status"] == "failed")
     for row in doc["continuations"]:
-        assert set(row) == {"claim_id", "purpose", "state", "source", "target"}
+        assert set(row) == {*("claim_id", "purpose", "state", "source", "target", "root_run_id", "depth", "advice")}
+        assert row["depth"] >= 1
+        assert row["advice"]
         assert set(row["source"]) == set(row["target"]) == {"run_id", "turn_id"}
         assert row["state"] in {"reserved", "repair_required", "started_indeterminate", "settled"}
     for row in doc["handoffs"]:
