@@ -4,7 +4,7 @@ First the repair, which asks nobody and runs nothing; then tools find out what b
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -73,7 +73,7 @@ async def reconcile_calls(
         if call.recovery == "reconcile" and call.operation_id is not None and offers_look(by_name.get(call.name))
     ]
     known = 0
-    async for call, dispatched in _dispatched(due, events):
+    for call, dispatched in await _dispatched(due, events):
         draft = await reconciled(
             call,
             by_name[call.name],
@@ -103,7 +103,7 @@ async def rerun_calls(
     by_name = {tool.name: tool for tool in tools}
     wanted = [call for call in unsettled(opened.journal.state) if call.call_seq in call_seqs]
     unknown = {call.call_seq: call for call in wanted}
-    async for call, dispatched in _dispatched([call for call in wanted if call.name in by_name], events):
+    for call, dispatched in await _dispatched([call for call in wanted if call.name in by_name], events):
         draft = await run_again(
             call,
             by_name[call.name],
@@ -118,16 +118,15 @@ async def rerun_calls(
     return list(unknown.values())
 
 
-async def _dispatched(calls: list[Unknown], events: Events) -> AsyncIterator[tuple[Unknown, Dispatched]]:
+async def _dispatched(calls: list[Unknown], events: Events) -> list[tuple[Unknown, Dispatched]]:
     """Each call with what it was dispatched with, where that is on record."""
     if not calls:
-        return
+        return []
     found = await asyncio.to_thread(lambda: dispatches(events(), calls))
     for call in calls:
-        if call.call_seq in found:
-            yield call, found[call.call_seq]
-        else:
+        if call.call_seq not in found:
             stays_unknown(call, "what it was called with is not on record, or was changed since")
+    return [(call, found[call.call_seq]) for call in calls if call.call_seq in found]
 
 
 async def _recorded(opened: OpenSession, call: Unknown, draft: Draft) -> bool:
