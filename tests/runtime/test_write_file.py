@@ -3,6 +3,7 @@
 import asyncio
 import os
 import stat
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,17 @@ async def never(stream: Any) -> str:
     raise AssertionError
 
 
-def context(cwd: Path) -> ToolContext:
-    return ToolContext("op", "c", "t", "r", cwd, never)
+def context(cwd: Path, operation_id: str = "op") -> ToolContext:
+    return ToolContext(operation_id, "c", "t", "r", cwd, never)
 
 
 def write(cwd: Path, path: str, content: str = "new") -> ToolOutput:
     return asyncio.run(WriteFile().execute({"path": path, "content": content}, context(cwd)))
 
 
-def reconcile(cwd: Path, path: str, content: str = "new") -> ToolOutput | None:
-    return asyncio.run(WriteFile().reconcile({"path": path, "content": content}, "op", context=context(cwd)))
+def reconcile(cwd: Path, path: str, content: str = "new", operation_id: str = "op") -> ToolOutput | None:
+    arguments = {"path": path, "content": content}
+    return asyncio.run(WriteFile().reconcile(arguments, operation_id, context=context(cwd, operation_id)))
 
 
 @pytest.fixture
@@ -142,3 +144,103 @@ def test_reconcile_proves_by_content_alone(cwd: Path) -> None:
     os.mkfifo(cwd / "pipe")
     for path in ("pipe", ".", "../x", "\0"):
         assert reconcile(cwd, path) is None
+
+
+@pytest.fixture
+def interrupted(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory in which the write of ``x`` over an old one was cut off just before it took effect."""
+    (cwd / "x").write_text("old")
+
+    def cut_off(*given: Any, **more: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", cut_off)
+        patched.setattr(os, "unlink", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            module._write(context(cwd), "x", b"new")
+    assert len(os.listdir(cwd)) == 2
+    return cwd
+
+
+def test_a_temporary_file_that_is_left_proves_that_nothing_was_written(interrupted: Path) -> None:
+    proven = reconcile(interrupted, "x")
+    assert proven is not None
+    assert (proven.state, proven.error) == ("error", {"name": "ToolFailedError", "code": "WRITE_INTERRUPTED"})
+    [left] = [name for name in os.listdir(interrupted) if name != "x"]
+    assert left in proven.content[0]["text"]
+
+
+def test_one_of_another_operation_or_place_proves_nothing(interrupted: Path) -> None:
+    (interrupted / "sub").mkdir()
+    assert reconcile(interrupted, "x", operation_id="another") is None
+    assert reconcile(interrupted, "sub/x") is None
+
+
+def test_the_file_itself_is_the_better_proof(interrupted: Path) -> None:
+    (interrupted / "x").write_text("new")
+    proven = reconcile(interrupted, "x")
+    assert proven is not None
+    assert proven.state == "ok"
+
+
+def test_something_else_of_that_name_proves_nothing(interrupted: Path) -> None:
+    [left] = [interrupted / name for name in os.listdir(interrupted) if name != "x"]
+    left.rename(interrupted / "elsewhere")
+    left.symlink_to("elsewhere")
+    assert reconcile(interrupted, "x") is None
+
+
+def test_an_operation_is_not_carried_out_over_what_it_left(interrupted: Path) -> None:
+    with pytest.raises(ToolFailed):
+        write(interrupted, "x")
+    assert (interrupted / "x").read_text() == "old"
+    assert reconcile(interrupted, "x") is not None
+
+
+@pytest.mark.parametrize("operation_id", ["../../x", "o" * 500, "\ud800", ""])
+def test_an_operation_may_be_called_anything(cwd: Path, operation_id: str) -> None:
+    asyncio.run(WriteFile().execute({"path": "x", "content": "new"}, context(cwd, operation_id)))
+    assert os.listdir(cwd) == ["x"]
+    assert [entry.name for entry in cwd.parent.iterdir()] == ["work"]
+
+
+def test_nothing_is_proven_while_a_thread_may_still_write(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call was given up, and its thread goes on: what is there now is not what will be."""
+    arrived, go_on, replace = threading.Event(), threading.Event(), os.replace
+
+    def slow(*given: Any, **more: Any) -> None:
+        arrived.set()
+        assert go_on.wait(10)
+        replace(*given, **more)
+
+    async def main() -> None:
+        given = context(cwd)
+        arguments = {"path": "x", "content": "new"}
+        writing = asyncio.ensure_future(WriteFile().execute(arguments, given))
+        await asyncio.to_thread(arrived.wait, 10)
+        given.cancelled.set()
+        writing.cancel()
+        await asyncio.wait({writing})
+        assert writing.cancelled()
+        assert len(os.listdir(cwd)) == 1
+        assert await WriteFile().reconcile(arguments, "op", context=context(cwd)) is None
+        go_on.set()
+
+    monkeypatch.setattr(os, "replace", slow)
+    try:
+        asyncio.run(main())  # waits for the thread at its end
+    finally:
+        go_on.set()
+    assert os.listdir(cwd) == ["x"]
+    proven = reconcile(cwd, "x")
+    assert proven is not None
+    assert proven.state == "ok"
+
+
+def test_a_call_that_was_given_up_before_its_thread_began_writes_nothing(cwd: Path) -> None:
+    given = context(cwd)
+    given.cancelled.set()
+    with pytest.raises(ToolFailed):
+        module._write(given, "x", b"new")
+    assert os.listdir(cwd) == []
