@@ -18,6 +18,7 @@ from ..journal.writer import wall_ms
 from ..repair import session
 from .continuation.failpoints import Hook, nowhere
 from .continuation.outcomes import Dispatched, dispatches, reconciled, run_again, stays_unknown, unsettled
+from .errors import describe
 from .journals import OpenSession
 from .outputs import store_in
 from .tools.base import Tool
@@ -32,7 +33,8 @@ class Recovered:
     """``state``: ``unchanged`` (not a byte of the journal was written), ``repaired`` (``appended`` events), ``open``
     (somebody has it open for writing, who repairs it when that is due), or ``failed``, with the ``error``.
 
-    ``unsettled`` calls have an unknown outcome that their tools may be able to find out, ``reconciled`` had one.
+    ``reconciled``: of how many calls it was found out what came of them; ``unsettled``: of how many their tools may
+    still be able to tell.
     """
 
     session_id: str
@@ -137,5 +139,10 @@ async def _recorded(opened: OpenSession, call: Unknown, draft: Draft) -> bool:
         # Somebody stated it meanwhile, or a hook of the program's own made something else of it.
         stays_unknown(call, "its outcome was not taken by the journal")
         return False
+    except JournalError:
+        raise
+    except Exception as error:
+        said = describe(error, typed=True)
+        raise JournalError(f"an outcome could not be written: {said}; mend the hook that sees each event") from error
     await opened.journal.aflush()
     return True

@@ -83,8 +83,8 @@ def call_of(builder: Builder, *, operation_id: str | None = "op-1-c1", recovery:
 
 
 @contextmanager
-def opened(root: Path) -> Iterator[OpenSession]:
-    with open_session("s1", root=root) as writer:
+def opened(root: Path, **options: Any) -> Iterator[OpenSession]:
+    with open_session("s1", root=root, **options) as writer:
         yield OpenSession("s1", writer.session_dir, writer)
 
 
@@ -480,6 +480,16 @@ def test_a_journal_that_fails_is_told(tmp_path: Path) -> None:
 
         with pytest.raises(JournalError):
             go(reconcile(session, tmp_path, Looker(rule)))
+
+
+def test_a_hook_that_fails_is_told_as_a_failure_of_the_journal(tmp_path: Path) -> None:
+    killed("c1").write(tmp_path)
+
+    def hook(draft: Draft) -> Draft:
+        raise KeyError("the hook")
+
+    with opened(tmp_path, on_append=hook) as session, pytest.raises(JournalError, match="KeyError.*mend the hook"):
+        go(reconcile(session, tmp_path, Looker(says(ToolOutput.of("x")))))
 
 
 def test_where_the_session_has_moved_since_it_is_looked_where_the_call_ran(tmp_path: Path) -> None:
