@@ -488,7 +488,7 @@ def test_a_hook_that_fails_is_told_as_a_failure_of_the_journal(tmp_path: Path) -
     def hook(draft: Draft) -> Draft:
         raise KeyError("the hook")
 
-    with opened(tmp_path, on_append=hook) as session, pytest.raises(JournalError, match="KeyError.*mend the hook"):
+    with opened(tmp_path, on_append=hook) as session, pytest.raises(JournalError, match=r"KeyError.*mend the hook"):
         go(reconcile(session, tmp_path, Looker(says(ToolOutput.of("x")))))
 
 
