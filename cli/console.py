@@ -31,6 +31,10 @@ class Console:
         """Lines of text to standard output."""
         self._bytes(_encoded("".join(f"{line}\n" for line in lines), self._out))
 
+    def put(self, text: str) -> None:
+        """Text to standard output, in the middle of a line: what streams."""
+        self._bytes(_encoded(text, self._out))
+
     def document(self, value: Any) -> None:
         """One JSON document and a line feed to standard output."""
         import orjson

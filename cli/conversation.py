@@ -83,9 +83,9 @@ def _block(block: Any, paint: Painter) -> Lines:
         return [line(block, _ARGUMENTS)]
     kind = block.get("kind")
     if kind == "tool_call":
-        return [_call(block, paint)]
+        return [call(block, paint)]
     if kind == "tool_result":
-        return _result(block, paint)
+        return result(block, paint)
     if kind == "thinking":
         return [paint(row, "dim") for row in _text(block.get("text"))]
     if isinstance(block.get("text"), str):
@@ -95,7 +95,8 @@ def _block(block: Any, paint: Painter) -> Lines:
     ]
 
 
-def _call(block: Mapping[str, Any], paint: Painter) -> str:
+def call(block: Mapping[str, Any], paint: Painter) -> str:
+    """A call `{name, call_id, arguments?}` in one line."""
     arguments = block.get("arguments")
     shown = line(arguments, _ARGUMENTS) if isinstance(arguments, str) else ""
     return (
@@ -103,7 +104,8 @@ def _call(block: Mapping[str, Any], paint: Painter) -> str:
     )
 
 
-def _result(block: Mapping[str, Any], paint: Painter) -> Lines:
+def result(block: Mapping[str, Any], paint: Painter) -> Lines:
+    """What came of a call, `{call_id, state, content}`, shortened."""
     state = line(block.get("state"), 20)
     out = [f"{paint('← ' + state, _STATE_STYLE.get(state, 'bold'))}  {paint(line(block.get('call_id'), 60), 'dim')}"]
     rows: Lines = []

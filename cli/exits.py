@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from ..journal.events import EndKind
 from ..journal.findings import Verdict
 
 DONE: Final = 0
@@ -9,6 +10,7 @@ PENDING: Final = 1
 USAGE: Final = 2
 LOCKED: Final = 3
 REFUSED: Final = 4
+LIMITED: Final = 5
 INTERRUPTED: Final = 130
 
 #: `inspect` and `verify`: what is wrong with the bytes as they stand.
@@ -26,4 +28,18 @@ OF_READING: Final[dict[Verdict, int]] = {
     **dict.fromkeys(OF_VERDICT, DONE),
     "unsupported": REFUSED,
     "unreadable": REFUSED,
+}
+
+#: `session resume`: what the plan says.
+OF_PLAN: Final = {"continue": DONE, "park": PENDING}
+
+#: `session resume`: how the turn ended that it began.
+OF_TURN: Final[dict[EndKind, int]] = {
+    "completed": DONE,
+    "max_tokens": LIMITED,
+    "step_limit": LIMITED,
+    "blocked": PENDING,
+    "aborted": PENDING,
+    "failed": PENDING,
+    "interrupted": PENDING,
 }

@@ -7,7 +7,7 @@ from typing import Final
 import attrs
 
 from ..journal import errors
-from ..runtime.errors import AppError
+from ..runtime.errors import ContinuationParked, ContinuationRevalidationError, RuntimeFailure
 from . import exits
 
 #: The first class that fits decides.
@@ -18,7 +18,9 @@ _CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (errors.JournalConflict, exits.USAGE),
     (errors.InvalidEvent, exits.USAGE),
     (errors.JournalError, exits.REFUSED),
-    (AppError, exits.USAGE),
+    (ContinuationParked, exits.PENDING),
+    (ContinuationRevalidationError, exits.PENDING),
+    (RuntimeFailure, exits.USAGE),
     (OSError, exits.USAGE),
 )
 

@@ -63,7 +63,7 @@ def inspect(
     console: Console = context.obj
     with console.working(f"reading {target}"):
         answer = documents.inspection(target, root, events)
-    return _give(console, answer, None if as_json else render.inspection)
+    return give(console, answer, None if as_json else render.inspection)
 
 
 @journal.command(cls=Command)
@@ -87,7 +87,7 @@ def repair(
     console: Console = context.obj
     with console.working(f"repairing {target}"):
         answer = documents.repair(target, root, dry_run=dry_run, salvage=salvage)
-    return _give(console, answer, None if as_json else render.repair)
+    return give(console, answer, None if as_json else render.repair)
 
 
 @journal.command(cls=Command)
@@ -110,7 +110,7 @@ def verify(
     console: Console = context.obj
     with console.working(f"verifying {target}"):
         answer = documents.verification(target, root, head)
-    return _give(console, answer, None if as_json else render.verification)
+    return give(console, answer, None if as_json else render.verification)
 
 
 @journal.command(name="list", cls=Command)
@@ -187,10 +187,10 @@ def show(context: typer.Context, target: Target, as_json: Json = False, root: Ro
     console: Console = context.obj
     with console.working(f"reading {target}"):
         answer = documents.conversation(target, root, for_people=not as_json)
-    return _give(console, answer, None if as_json else conversation.render)
+    return give(console, answer, None if as_json else conversation.render)
 
 
-def _give(console: Console, answer: "Answer", render: "Callable[[Any, Painter], list[str]] | None") -> int:
+def give(console: Console, answer: "Answer", render: "Callable[[Any, Painter], list[str]] | None") -> int:
     """The document, as JSON or as the text that `render` makes of it; then the sentence, if there is one."""
     if render is None:
         console.document(answer.doc)

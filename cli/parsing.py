@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 
@@ -33,3 +34,10 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return _as_given(super().get_params(ctx))
+
+
+class WrongUsage(typer.BadParameter):
+    """Words that do not go together; the message says which."""
+
+    def format_message(self) -> str:
+        return self.message

@@ -387,7 +387,7 @@ def verification(doc: Doc, paint: Painter) -> Lines:
     out = _facts(doc, paint) + _findings(doc, paint)
     unverified = doc.get("unverified")
     if isinstance(unverified, list) and unverified:
-        shown = ", ".join(map(str, unverified[:20])) + (
+        shown = ", ".join(map(line, unverified[:20])) + (
             f" and {len(unverified) - 20:,} more" if len(unverified) > 20 else ""
         )
         out += ["", f"{paint('unverified', 'bold')}  {count(len(unverified), 'line')} that no sum proves: {shown}"]

@@ -11,9 +11,11 @@ from .app_command import app
 from .console import Console
 from .journal import journal
 from .parsing import Command, Group
+from .session import session
 
 root = typer.Typer(name="maka", cls=Group, rich_markup_mode=None, pretty_exceptions_enable=False)
 root.add_typer(journal, name="journal")
+root.add_typer(session, name="session")
 root.add_typer(app, name="app")
 
 
@@ -33,7 +35,7 @@ def _root(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show more when something fails; stands anywhere.")] = False,
 ) -> int:
-    """Journals of agent sessions: look at them, repair them, read them.
+    """Sessions of agents: look at their journals, repair them, read them, go on with them.
 
     Every command answers on standard output and says everything else on standard error; --json gives one JSON document.
     """

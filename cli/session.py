@@ -1,0 +1,172 @@
+"""`maka session`: resume, settle. Arguments in, a document or text and an exit code out."""
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from . import exits
+from .app_command import AppName
+from .console import Console
+from .journal import Json, Root, Target, give
+from .parsing import Command, Group, WrongUsage
+
+if TYPE_CHECKING:
+    from ..journal.events import Recovery
+    from .documents import Answer
+
+session = typer.Typer(cls=Group, rich_markup_mode=None)
+
+#: What `--rerun` takes: a tool's own word on what happens if it is called twice.
+_RERUN: "Final[tuple[Recovery, ...]]" = ("read_only", "idempotent")
+
+
+@session.callback(invoke_without_command=True)
+def _session(context: typer.Context) -> int:
+    """Go on with sessions that were cut off."""
+    from .tree import help_of
+
+    return help_of(context)
+
+
+@session.command(cls=Command)
+def resume(
+    context: typer.Context,
+    target: Target,
+    run: Annotated[
+        str | None,
+        typer.Option("--run", metavar="ID", help="The run to go on from; the latest that was cut off if not given."),
+    ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Say whether it can go on, and from where; write nothing.")
+    ] = False,
+    rerun: Annotated[
+        str | None,
+        typer.Option(
+            "--rerun",
+            metavar="KINDS",
+            help="Call tools of these kinds again whose outcome is unknown: read_only,idempotent.",
+        ),
+    ] = None,
+    app: AppName = None,
+    as_json: Json = False,
+    root: Root = None,
+) -> int:
+    """Recover a session, and go on with the run that was cut off.
+
+    What was left open is closed. Then a plan says whether the run can go on: where it cannot, why, and what to do.
+    Else a new run goes on from the last safe point of the old one, without sending a message again, and is shown while
+    it works. Ctrl-C stops it.
+
+    Exit code: 0 done, or the plan says that it goes on, 1 parked, or the turn failed or was stopped, 5 the turn met a
+    limit, 2 no such session or run, no app, or an error while writing, 3 locked by a live writer, 4 damaged,
+    unsupported or unreadable.
+    """
+    import asyncio
+    import contextlib
+    import sys
+
+    from . import continuation
+
+    console: Console = context.obj
+    kinds = _kinds(context, rerun)
+    # What an app, its backends and its tools print is no part of the answer.
+    with contextlib.redirect_stdout(sys.stderr):
+        answer = asyncio.run(_resume(console, target, root, app, run=run, rerun=kinds, dry=plan, as_json=as_json))
+    return give(console, answer, None if as_json else continuation.end)
+
+
+async def _resume(
+    console: Console,
+    target: str,
+    root: str | None,
+    name: str | None,
+    *,
+    run: str | None,
+    rerun: "list[Recovery]",
+    dry: bool,
+    as_json: bool,
+) -> "Answer":
+    from . import continuation
+    from . import resume as work
+    from .live import Live
+
+    place, app = work.place_of(target, root), work.app_of(name, root)
+    async with place.manager(app) as manager:
+        with console.working(f"reading {target}"):
+            plan, answer = await work.planned(manager, place, run=run, rerun=rerun, dry=dry, named=app is not None)
+        if not as_json:
+            console.write(continuation.plan(answer.doc, console.paint))
+        if dry or plan.continuation is None:
+            return answer
+        if app is None:
+            work.refuse_without_app(root)
+        live = None if as_json else Live(console)
+        try:
+            return await work.run(manager, plan.continuation, answer.doc, None if live is None else live.tell)
+        finally:
+            if live is not None:
+                live.close()
+
+
+@session.command(cls=Command)
+def settle(
+    context: typer.Context,
+    target: Target,
+    text: Annotated[
+        str | None, typer.Argument(metavar="TEXT", help="With --ok: what the call came to, for the model.")
+    ] = None,
+    claim: Annotated[
+        str | None,
+        typer.Option(
+            "--claim", metavar="ID", help="End a continuation of which nobody knows whether it was carried out."
+        ),
+    ] = None,
+    call: Annotated[
+        str | None, typer.Option("--call", metavar="ID", help="State what came of a call whose outcome is unknown.")
+    ] = None,
+    ok: Annotated[bool, typer.Option("--ok", help="Its effect happened.")] = False,
+    error: Annotated[
+        str | None,
+        typer.Option("--error", metavar="TEXT", help="It did not happen, or went wrong: why, for the model."),
+    ] = None,
+    as_json: Json = False,
+    root: Root = None,
+) -> int:
+    """State what nobody else can know, so that a session can go on.
+
+    --call with --ok or --error states what came of a call that was cut off: first look outside, because the model
+    will rely on it. --claim ends a continuation that was cut off when its model may have been asked. No model is asked
+    and no tool is run; what is stated first stands.
+
+    Exit code: 0 settled, 2 nothing of that name is to be settled, 3 locked by a live writer, 4 damaged, unsupported or
+    unreadable.
+    """
+    if (claim is None) == (call is None):
+        raise WrongUsage("name what is to be settled by either --claim ID or --call ID", ctx=context)
+    if call is not None and ok == (error is not None):
+        raise WrongUsage("say what came of the call by either --ok or --error TEXT", ctx=context)
+    if claim is not None and (ok or error is not None):
+        raise WrongUsage("--ok and --error say what came of a --call, not of a --claim", ctx=context)
+    if text is not None and not ok:
+        raise WrongUsage("a TEXT behind TARGET belongs to --ok; --error has its own", ctx=context)
+    import asyncio
+
+    from . import continuation
+    from . import resume as work
+
+    console: Console = context.obj
+    place = work.place_of(target, root)
+    with console.working(f"settling {target}"):
+        doc = asyncio.run(work.settled(place, claim=claim, call=call, ok=ok, text=text if ok else error))
+    if as_json:
+        console.document(doc)
+    else:
+        console.write(continuation.settlement(doc, console.paint))
+    return exits.DONE
+
+
+def _kinds(context: typer.Context, rerun: str | None) -> "list[Recovery]":
+    words = [word.strip() for word in rerun.split(",")] if rerun is not None else []
+    if unknown := [word for word in words if word not in _RERUN]:
+        raise WrongUsage(f"--rerun takes {' or '.join(_RERUN)}, or both with a comma, not {unknown[0]!r}", ctx=context)
+    return [kind for kind in _RERUN if kind in words]
