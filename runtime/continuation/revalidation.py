@@ -1,1 +1,120 @@
 """A plan against the facts as they are now: still the same, or the code of what has changed. No I/O."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from ..errors import ContinuationRevalidationError
+from .codes import STALE
+from .lineage import Source, source_of
+from .plan import CONFIGURED, Continuation, Facts, replay_of, run_taken, turn_taken
+from .safety import SafetyObservation, Unobserved
+
+_Change = tuple[str, str]
+
+
+def revalidate(continuation: Continuation, facts: Facts, observation: SafetyObservation | Unobserved) -> None:
+    """Raises ContinuationRevalidationError for the first thing that a plan relied on and that is not so any more."""
+    for changes in (_conflicts, _source_changes, _configuration_changes):
+        _raise_first(continuation, changes(continuation, facts))
+    recheck_safety(continuation, observation)
+
+
+def recheck_safety(continuation: Continuation, observation: SafetyObservation | Unobserved) -> None:
+    """Raises ContinuationRevalidationError where the workspace is not as it was when the plan was made."""
+    _raise_first(continuation, _safety_changes(continuation, observation))
+
+
+def _raise_first(continuation: Continuation, changes: Iterator[_Change]) -> None:
+    for code, what in changes:
+        where = f"the plan to continue run {continuation.source['run_id']} of session {continuation.session_id}"
+        raise ContinuationRevalidationError(f"{where} does not hold any more: {what}. {STALE[code].remedy}", code=code)
+
+
+def _conflicts(continuation: Continuation, facts: Facts) -> Iterator[_Change]:
+    state, run_id = facts.state, continuation.run_id
+    claims = state.continuations.claims
+    holder = state.continuations.by_boundary.get(continuation.boundary_digest)
+    same = claims.get(continuation.claim_id)
+    if holder is not None and holder != continuation.claim_id:
+        yield "continuation_claim_conflict", f"claim {holder} has claimed it"
+    if same is not None and not _reserved(continuation, facts):
+        yield "continuation_claim_conflict", f"claim {continuation.claim_id} is in the journal already"
+    if continuation.purpose == "resume" and continuation.claim_id in state.continuations.reserved:
+        yield "continuation_claim_conflict", f"claim {continuation.claim_id} is reserved for a handoff"
+    if same is None and run_taken(state, run_id):
+        yield "target_run_conflict", f"run {run_id} is in the journal already"
+    if continuation.purpose == "handoff":
+        return
+    if turn_taken(state, continuation.turn_id):
+        yield "target_run_conflict", f"turn {continuation.turn_id} is in the journal already"
+    for turn_id in state.turns.open:
+        yield "target_run_conflict", f"turn {turn_id} of the session stands open"
+    for _, turn_id, purpose in state.turns.claimed.values():
+        if purpose == "resume":
+            yield "target_run_conflict", f"turn {turn_id} is claimed and has not started"
+
+
+def _reserved(continuation: Continuation, facts: Facts) -> bool:
+    """Does the claim on disk hold the boundary for this very successor, which has not started?"""
+    claim = facts.state.continuations.claims[continuation.claim_id]
+    wanted = ("handoff", continuation.run_id, continuation.boundary_digest, None)
+    held = (claim.purpose, claim.target_run_id, claim.data["boundary_digest"], claim.start_seq)
+    return continuation.purpose == "handoff" and wanted == held
+
+
+def _source_changes(continuation: Continuation, facts: Facts) -> Iterator[_Change]:
+    planned = continuation.source
+    source = source_of(facts.state, facts.conversation, planned["run_id"])
+    if source is None:
+        yield "source_identity_changed", f"there is no run {planned['run_id']} in the journal"
+        return
+    for key in ("invocation_id", "turn_id"):
+        if getattr(source, key) != planned[key]:
+            yield "source_identity_changed", f"its {key} was {planned[key]} and is {getattr(source, key)}"
+    yield from _end_changes(continuation, source)
+    replay, digest = replay_of(facts.conversation, source.run_id)
+    if (digest, replay.through_seq) != (continuation.replay_digest, continuation.replay_through_seq):
+        yield "source_replay_changed", "what would be replayed is not what was planned"
+
+
+def _end_changes(continuation: Continuation, source: Source) -> Iterator[_Change]:
+    planned = continuation.source["high_water"]
+    if source.high_water is None:
+        yield "source_terminal_changed", f"it ended with event {planned}, and has no end now"
+    elif source.high_water != planned:
+        yield "source_high_water_changed", f"it ended with event {planned}, and now with {source.high_water}"
+    elif source.sum != continuation.boundary_digest:
+        yield "source_terminal_changed", f"event {planned}, its end, is another one than it was"
+
+
+def _configuration_changes(continuation: Continuation, facts: Facts) -> Iterator[_Change]:
+    """Where a successor runs is its source's; that the place is still the same one is the workspace's identity."""
+    now = facts.conversation.configuration()
+    keys = CONFIGURED if continuation.purpose == "handoff" else (*CONFIGURED, "cwd")
+    for key in keys:
+        if (was := continuation.configuration.get(key)) != now.get(key):
+            yield "source_configuration_changed", f"{key} was {was} and is {now.get(key)}"
+
+
+def _safety_changes(continuation: Continuation, observation: SafetyObservation | Unobserved) -> Iterator[_Change]:
+    if isinstance(observation, Unobserved):
+        yield "safety_observation_unavailable", f"the workspace could not be observed: {observation}"
+        return
+    planned = continuation.safety
+    if observation.workspace_identity != planned.workspace_identity:
+        yield "workspace_identity_changed", "the workspace is another one"
+    if not observation.background_operations_settled:
+        yield "background_operation_started", "something that an earlier run began goes on in the background"
+    was, now = set(planned.available_tool_names), set(observation.available_tool_names)
+    if was != now:
+        yield "tool_catalog_changed", _difference(was, now)
+    if observation.checkpoint != planned.checkpoint:
+        yield "workspace_checkpoint_changed", "the workspace's checkpoint is another one, or was not restored"
+
+
+_NAMES: Final = 10
+
+
+def _difference(was: set[str], now: set[str]) -> str:
+    parts = [("gone", sorted(was - now)), ("new", sorted(now - was))]
+    return "; ".join(f"tools that are {word}: {', '.join(names[:_NAMES])}" for word, names in parts if names)

@@ -1,0 +1,163 @@
+"""Why a plan parks, how a plan goes stale, and what a plan remarks on: each code once, for people. No I/O."""
+
+from typing import Final
+
+import attrs
+
+
+@attrs.frozen
+class Code:
+    """``meaning``: a sentence of what is so. ``remedy``: a sentence of what to do about it."""
+
+    meaning: str
+    remedy: str
+
+
+_REPAIR: Final = "Repair the session first: `maka session resume` and `maka journal repair` do."
+_ANOTHER: Final = "Send a new message instead: it goes on from all that the journal holds."
+_DAMAGED: Final = "Look at it with `maka journal inspect`, and send a new message instead."
+
+#: Why a plan parks, in the order of the checks. Those up to ``continuation_already_exists`` stand alone; of the others
+#: a plan names all that hold.
+REASONS: Final[dict[str, Code]] = {
+    "resume_feature_disabled": Code(
+        "The app has continuations switched off.",
+        "Set its `safe_boundary_resume_enabled` to True, or send a new message instead.",
+    ),
+    "safety_observation_unavailable": Code(
+        "The state of the workspace could not be observed.",
+        "Mend the app's safety inspector, or what it looks at, and plan again.",
+    ),
+    "source_run_unreadable": Code(
+        "The run does not exist in this journal, or its header is not readable.",
+        "Name a run that `maka journal inspect` lists for this session; a fork cannot continue its parent's runs.",
+    ),
+    "resume_candidate_missing": Code(
+        "No run of the session was interrupted, or the session has gone on without it since.",
+        "Send a new message, or name the run that is meant with `--run ID`.",
+    ),
+    "workspace_identity_missing": Code(
+        "The run does not say in which workspace it worked.",
+        "Send a new message instead: nobody can tell whether this workspace is the one that the run left.",
+    ),
+    "runtime_identity_mismatch": Code(
+        "The run was handed to a successor and only that one goes on; or a handoff was asked for and the run has none.",
+        "Plan a handed-off run for its handoff, and every other run for a resume.",
+    ),
+    "runtime_lineage_missing": Code("A run that the continued one goes back to is not in the journal.", _DAMAGED),
+    "source_prefix_digest_mismatch": Code(
+        "A run that the continued one goes back to does not end with the line that was claimed.", _DAMAGED
+    ),
+    "runtime_lineage_claim_mismatch": Code(
+        "A claim in the run's lineage does not fit the runs that it names.", _DAMAGED
+    ),
+    "runtime_lineage_start_mismatch": Code("A start in the run's lineage does not fit its claim.", _DAMAGED),
+    "runtime_lineage_cycle": Code("The run's lineage comes back to itself.", _DAMAGED),
+    "continuation_claim_repair_required": Code("The run was claimed, and what claimed it was cut off.", _REPAIR),
+    "continuation_started_indeterminate": Code(
+        "The run's continuation was started, and whether it reached the provider is not known.",
+        "End it with `maka session settle --claim ID`, then continue the run that it started; or send a new message.",
+    ),
+    "continuation_already_exists": Code(
+        "The run has been continued already.",
+        "Continue the run that came of it, or send a new message.",
+    ),
+    "pending_permission": Code(
+        "A permission or a question of the run waits for an answer.",
+        "Answer it where the run is alive; where it is dead, repair the session first: that closes it.",
+    ),
+    "runtime_ledger_empty": Code("The run never began: there is nothing to go on from.", _ANOTHER),
+    "terminal_repair_failed": Code(
+        "The run, or a turn that stands open in the session, has no end on record.", _REPAIR
+    ),
+    "source_prefix_unverified": Code(
+        "Lines before the run's end cannot be proven to be as they were written.",
+        _DAMAGED,
+    ),
+    "dangling_tool_state": Code(
+        "A tool was called, and whether its effect happened is not known.",
+        "Look whether it did, and state it with `maka session settle --call ID --ok` or `--error TEXT`.",
+    ),
+    "workspace_identity_mismatch": Code(
+        "The workspace is not the one that the run worked in.",
+        "Put that workspace back, or send a new message instead.",
+    ),
+    "background_operation_pending": Code(
+        "Something that an earlier run began in the background still goes on.",
+        "Wait until it has ended, or stop it, and plan again.",
+    ),
+    "checkpoint_restore_failed": Code(
+        "The workspace is not as it was saved behind the run's last event.",
+        "Restore that checkpoint and plan again.",
+    ),
+    "tool_catalog_mismatch": Code(
+        "The run called a tool that is not available any more.",
+        "Use an app that has the tool, or send a new message instead.",
+    ),
+    "continuation_identity_reused": Code(
+        "An id of the new run, turn or claim is in use already.", "Plan again with ids that were never used."
+    ),
+    "provider_resume_head_unsupported": Code("What would be replayed does not begin with the user.", _ANOTHER),
+    "provider_resume_boundary_unsupported": Code(
+        "Nothing that was asked of the model and not answered is left to go on from.", _ANOTHER
+    ),
+}
+
+#: How a plan goes stale, in the order of the checks.
+STALE: Final[dict[str, Code]] = {
+    "continuation_claim_conflict": Code(
+        "Somebody else has claimed the run since the plan was made.",
+        "Plan again: the new plan says how that one stands.",
+    ),
+    "target_run_conflict": Code(
+        "The plan's new run or turn is taken, or another turn stands open.",
+        "Wait until that turn has ended, or repair the session, and plan again.",
+    ),
+    "source_identity_changed": Code("The run that is to be continued is not there any more.", "Plan again."),
+    "source_terminal_changed": Code(
+        "The end of the run is not what it was.", "Look at it with `maka journal inspect`, and plan again."
+    ),
+    "source_high_water_changed": Code("The run ends with another event than it did.", "Plan again."),
+    "source_replay_changed": Code(
+        "What the model would be given has changed, a call's outcome for example.", "Plan again."
+    ),
+    "source_configuration_changed": Code(
+        "Backend, model, connection or permission mode have been changed.",
+        "Plan again, or change them back.",
+    ),
+    "workspace_identity_changed": Code(
+        "The workspace is not the one that was planned for.", "Put that workspace back, or plan again."
+    ),
+    "background_operation_started": Code(
+        "Something goes on in the background that did not when the plan was made.",
+        "Wait until it has ended, and plan again.",
+    ),
+    "tool_catalog_changed": Code("There are other tools than when the plan was made.", "Plan again."),
+    "workspace_checkpoint_changed": Code(
+        "The saved state of the workspace is not the one that was planned for.", "Restore it, or plan again."
+    ),
+    "safety_observation_unavailable": Code(
+        "The state of the workspace could not be observed.",
+        "Mend the app's safety inspector, or what it looks at, and plan again.",
+    ),
+}
+
+#: What a plan remarks on and does not park for.
+REMARKS: Final[dict[str, Code]] = {
+    "workspace_location_changed": Code(
+        "The same workspace is found in another place.",
+        "Nothing needs to be done; paths in the history are the old ones.",
+    ),
+    "configuration_changed": Code(
+        "The session is set up differently than when the run began.",
+        "The new run has what is set now; change it back if that is not meant.",
+    ),
+    "tools_missing": Code(
+        "A tool that the run had, and did not call, is not available any more.",
+        "Use an app that has the tool if the model should go on with it.",
+    ),
+    "later_turn_left_out": Code(
+        "The session has gone on since the run, and what was said then is not given to the model.",
+        "Send a new message instead if the model should know of it.",
+    ),
+}
