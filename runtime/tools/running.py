@@ -43,7 +43,7 @@ async def execute(
     Where the caller is cancelled and the body ends by itself nevertheless, ``late`` is given what it came to.
     """
     seconds: float | None = getattr(tool, "timeout", TIMEOUT)
-    body = _enter(_executed(tool, arguments, context), tool, context)
+    body = _enter(lambda: _executed(tool, arguments, context), tool, context)
     try:
         await asyncio.wait({body}, timeout=seconds)
     except asyncio.CancelledError:
@@ -68,7 +68,7 @@ async def look(tool: Tool, arguments: dict[str, Any], context: ToolContext, *, g
     It has the time of a call; a tool whose body keeps the time itself has the time of those that do not say.
     """
     seconds: float = getattr(tool, "timeout", None) or TIMEOUT
-    body = _enter(_looked(tool, arguments, context), tool, context)
+    body = _enter(lambda: _looked(tool, arguments, context), tool, context)
     try:
         await asyncio.wait({body}, timeout=seconds)
     except asyncio.CancelledError:
@@ -82,7 +82,7 @@ async def look(tool: Tool, arguments: dict[str, Any], context: ToolContext, *, g
     return body.result()
 
 
-def _enter(body: Coroutine[Any, Any, T], tool: Tool, context: ToolContext) -> "asyncio.Future[T]":
+def _enter(body: Callable[[], Coroutine[Any, Any, T]], tool: Tool, context: ToolContext) -> "asyncio.Future[T]":
     task = asyncio.ensure_future(_watched(body, tool, context))
     # An interrupt goes through the loop, and may be the last that happens here.
     task.add_done_callback(seen)
@@ -181,11 +181,11 @@ def _sound(output: object) -> TypeGuard[ToolOutput]:
     return isinstance(content, list) and all(isinstance(block, dict) for block in content)
 
 
-async def _watched(body: Coroutine[Any, Any, T], tool: Tool, context: ToolContext) -> T:
+async def _watched(body: Callable[[], Coroutine[Any, Any, T]], tool: Tool, context: ToolContext) -> T:
     """``body``, and a warning if it held the loop: nothing else ran meanwhile, not even a stop."""
     held = _Held(asyncio.get_running_loop().time)
     try:
-        return await _in_steps(body, held)
+        return await _in_steps(body(), held)
     finally:
         if held.longest > HELD:
             log.warning(
