@@ -1,8 +1,15 @@
 """Why a plan parks, how a plan goes stale, and what a plan remarks on: each code once, for people. No I/O."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import attrs
+import orjson
+
+from .shapes import Diagnostic
+
+#: Characters of a value in a sentence.
+SHOWN: Final = 120
 
 
 @attrs.frozen
@@ -17,6 +24,11 @@ _REPAIR: Final = "Repair the session first: `maka session resume` and `maka jour
 _ANOTHER: Final = "Send a new message instead: it goes on from all that the journal holds."
 _DAMAGED: Final = "Look at it with `maka journal inspect`, and send a new message instead."
 
+_UNOBSERVED: Final = Code(
+    "The state of the workspace could not be observed.",
+    "Mend the app's safety inspector, or what it looks at, and plan again.",
+)
+
 #: Why a plan parks, in the order of the checks. Those up to ``continuation_already_exists`` stand alone; of the others
 #: a plan names all that hold.
 REASONS: Final[dict[str, Code]] = {
@@ -24,10 +36,7 @@ REASONS: Final[dict[str, Code]] = {
         "The app has continuations switched off.",
         "Set its `safe_boundary_resume_enabled` to True, or send a new message instead.",
     ),
-    "safety_observation_unavailable": Code(
-        "The state of the workspace could not be observed.",
-        "Mend the app's safety inspector, or what it looks at, and plan again.",
-    ),
+    "safety_observation_unavailable": _UNOBSERVED,
     "source_run_unreadable": Code(
         "The run does not exist in this journal, or its header is not readable.",
         "Name a run that `maka journal inspect` lists for this session; a fork cannot continue its parent's runs.",
@@ -136,10 +145,7 @@ STALE: Final[dict[str, Code]] = {
     "workspace_checkpoint_changed": Code(
         "The saved state of the workspace is not the one that was planned for.", "Restore it, or plan again."
     ),
-    "safety_observation_unavailable": Code(
-        "The state of the workspace could not be observed.",
-        "Mend the app's safety inspector, or what it looks at, and plan again.",
-    ),
+    "safety_observation_unavailable": _UNOBSERVED,
 }
 
 #: What a plan remarks on and does not park for.
@@ -161,3 +167,20 @@ REMARKS: Final[dict[str, Code]] = {
         "Send a new message instead if the model should know of it.",
     ),
 }
+
+
+def said(code: str, what: str, remedy: str | None = None) -> Diagnostic:
+    """What a plan says of a code: what is so here, and what to do, by the code itself if ``remedy`` is None."""
+    row = REASONS.get(code) or REMARKS[code]
+    return Diagnostic(code, f"{what}. {remedy or row.remedy}")
+
+
+def shown(value: Any) -> str:
+    """A value in a sentence: ids and names may be long, and are somebody else's."""
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+def listed(values: Sequence[str]) -> str:
+    """Names in a sentence, the first ten of them."""
+    return ", ".join(map(shown, values[:10])) + (f" and {len(values) - 10} more" if len(values) > 10 else "")

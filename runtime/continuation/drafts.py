@@ -11,7 +11,7 @@ from ...journal.views.problem import text_of
 from ...journal.views.runs import Run
 from ...journal.views.turn import OpenTurn
 from ..errors import SettleRefused
-from .plan import Continuation, Facts
+from .shapes import Continuation, Facts
 
 #: What a successor has of its source's header beside the configuration.
 _INHERITED: Final = ("parent_run_id", "resumed_from_run_id", "retried_from_run_id", "agent_id", "agent_name")

@@ -1,13 +1,13 @@
 """A plan against the facts as they are now: still the same, or the code of what has changed. No I/O."""
 
 from collections.abc import Iterator
-from typing import Final
 
 from ..errors import ContinuationRevalidationError
-from .codes import STALE
+from .case import CONFIGURED, replay_of, run_taken, turn_taken
+from .codes import STALE, listed
 from .lineage import Source, source_of
-from .plan import CONFIGURED, Continuation, Facts, replay_of, run_taken, turn_taken
 from .safety import SafetyObservation, Unobserved
+from .shapes import Continuation, Facts
 
 _Change = tuple[str, str]
 
@@ -112,9 +112,6 @@ def _safety_changes(continuation: Continuation, observation: SafetyObservation |
         yield "workspace_checkpoint_changed", "the workspace's checkpoint is another one, or was not restored"
 
 
-_NAMES: Final = 10
-
-
 def _difference(was: set[str], now: set[str]) -> str:
     parts = [("gone", sorted(was - now)), ("new", sorted(now - was))]
-    return "; ".join(f"tools that are {word}: {', '.join(names[:_NAMES])}" for word, names in parts if names)
+    return "; ".join(f"tools that are {word}: {listed(names)}" for word, names in parts if names)

@@ -1,0 +1,101 @@
+"""One run that is to be continued, and all that a plan holds it against. No I/O."""
+
+import hashlib
+from functools import cached_property
+from shlex import quote
+from typing import Final
+
+import attrs
+import orjson
+
+from ...journal.events import JsonObject, Purpose
+from ...journal.history import Replay
+from ...journal.state import State
+from ...journal.views.continuations import Handoff
+from ...journal.views.problem import text_of
+from ..conversation import Conversation
+from .lineage import Lineage, Source
+from .safety import SafetyObservation
+from .shapes import Facts
+
+#: What of the session's configuration a run keeps to itself, and is worth a word where it has changed.
+CONFIGURED: Final = ("backend", "model", "connection", "permission_mode")
+
+
+@attrs.frozen(slots=False)
+class Case:
+    """What a plan decides on."""
+
+    facts: Facts
+    source: Source
+    observation: SafetyObservation
+    purpose: Purpose
+    turn_id: str | None
+    rerun: frozenset[str]
+    handoff: Handoff | None
+
+    @property
+    def state(self) -> State:
+        return self.facts.state
+
+    @property
+    def lineage(self) -> Lineage:
+        return Lineage(self.state.continuations, self.source.run_id)
+
+    @property
+    def session(self) -> str:
+        """The session as a command names it."""
+        return quote(self.facts.session_id)
+
+    @cached_property
+    def replayed(self) -> tuple[Replay, str]:
+        return replay_of(self.facts.conversation, self.source.run_id)
+
+    @property
+    def replay(self) -> Replay:
+        return self.replayed[0]
+
+    @cached_property
+    def called(self) -> set[str]:
+        """Names of the tools that the replayed messages call, and of those that are executed again."""
+        blocks = [block for message in self.replay.messages for block in message["content"]]
+        names = {str(block["name"]) for block in blocks if block["kind"] == "tool_call"}
+        return names | {self.state.turns.unknown[key].name for key in self.unknown(again=True)}
+
+    def unknown(self, *, again: bool) -> list[str]:
+        """Keys of the lineage's unsettled unknown calls that are executed ``again``, or of the others."""
+        return [
+            key
+            for key, call in self.state.turns.unknown.items()
+            if call.run_id in self.lineage and (call.recovery in self.rerun) == again
+        ]
+
+
+def replay_of(conversation: Conversation, run_id: str) -> tuple[Replay, str]:
+    """What the run's continuation is given, and its digest."""
+    replay = conversation.replay(run_id)
+    return replay, hashlib.sha256(orjson.dumps(replay.messages, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def handoff_of(state: State, source: Source) -> Handoff | None:
+    """The handoff that seals the run, while its successor has not started."""
+    handoff = state.continuations.handoffs.get(state.continuations.pausing.get(source.turn_id, ""))
+    return handoff if handoff is not None and handoff.data["run_id"] == source.run_id else None
+
+
+def configuration_of(header: JsonObject) -> JsonObject:
+    """What a run was set up with: ``{backend, model, connection?, cwd, permission_mode}``."""
+    values = {key: text_of(header.get(key)) for key in ("backend", "model", "connection", "cwd", "permission_mode")}
+    return {key: value or "" for key, value in values.items() if value is not None or key != "connection"}
+
+
+def turn_taken(state: State, turn_id: str) -> bool:
+    """Is a turn of this id there, admitted, or claimed?"""
+    if turn_id in state.turns.open or turn_id in state.turns.closed or turn_id in state.admissions.ids:
+        return True
+    return any(entry[1] == turn_id for entry in state.turns.claimed.values())
+
+
+def run_taken(state: State, run_id: str) -> bool:
+    """Is a run of this id there, admitted, or claimed?"""
+    return state.runs.known(run_id) or run_id in state.admissions.by_run or run_id in state.continuations.by_target

@@ -1,0 +1,302 @@
+"""What stands in the way of a continuation, gate by gate, and what is only worth a remark. No I/O."""
+
+from collections.abc import Callable, Iterator
+from shlex import quote
+from typing import Final
+
+from ...journal.state import State
+from ...journal.views.continuations import Claim, claim_state
+from ...journal.views.problem import mapping, sequence, text_of
+from ...journal.views.turn import projected_state
+from .case import CONFIGURED, Case, turn_taken
+from .codes import SHOWN, listed, said, shown
+from .lineage import claim_on
+from .shapes import Diagnostic
+
+#: Recoveries of calls that may be executed again although their outcome is unknown.
+RERUN: Final = ("read_only", "idempotent")
+#: What is so, and what to do about it where the code's own remedy is not the best.
+_Finding = tuple[str] | tuple[str, str]
+_Gates = tuple[tuple[str, Callable[[Case], Iterator[_Finding]]], ...]
+
+
+def obstacles(case: Case) -> list[Diagnostic]:
+    """All that stands in the way beside that, in the order of the checks."""
+    return _through(_GATES, case)
+
+
+def remarks(case: Case) -> list[Diagnostic]:
+    """What has changed since the run, and keeps nothing from going on."""
+    return _through(_REMARKS, case)
+
+
+def _through(gates: _Gates, case: Case) -> list[Diagnostic]:
+    return [said(code, *found) for code, gate in gates for found in gate(case)]
+
+
+# ---------------------------------------------------------------- what stands alone
+
+
+def refusal(case: Case) -> Diagnostic | None:
+    """The first of what a plan for this run names alone."""
+    source, state = case.source, case.state
+    run = f"Run {shown(source.run_id)}"
+    if source.header.get("workspace_identity") is None:
+        return said("workspace_identity_missing", f"{run} does not say in which workspace it worked")
+    claim = claim_on(state, source)
+    sealed = source.status == "handed_off"
+    if case.purpose == "resume" and sealed:
+        return said("runtime_identity_mismatch", f"{run} was handed over, and only its successor goes on from it")
+    if case.purpose == "handoff" and not (
+        sealed and (case.handoff is not None or (claim is not None and claim.start_seq is not None))
+    ):
+        return said("runtime_identity_mismatch", f"{run} waits for no successor")
+    if (fault := state.lineage_fault(source.run_id)) is not None:
+        code, sentence = fault
+        return said(code, sentence[:1].upper() + sentence[1:])
+    return None if claim is None else _claimed(case, claim)
+
+
+def nothing_interrupted(state: State) -> str:
+    """Why a session has no run to be resumed."""
+    newest = state.runs.newest
+    if newest is None:
+        return "No run has begun in this session"
+    failed = state.runs.failed
+    older = "" if failed is None else f"; the last one before it that failed or was stopped is {shown(failed)}"
+    return f"The newest run, {shown(newest)}, has completed{older}"
+
+
+def unreadable(state: State, run_id: str) -> str:
+    """Why a run cannot be a source."""
+    name = shown(run_id)
+    if state.runs.own(run_id) is not None:
+        return f"The header of run {name} is lost, and with it what the run was set up with"
+    if state.runs.known(run_id):
+        return f"Run {name} is of the session that this one was forked from"
+    if run_id in state.continuations.by_target:
+        return f"Run {name} is reserved by claim {shown(state.continuations.by_target[run_id])} and was never created"
+    return f"There is no run {name} in this session"
+
+
+def _claimed(case: Case, claim: Claim) -> Diagnostic | None:
+    """How the claim that exists on the boundary stands in the way."""
+    run, target = f"Run {shown(case.source.run_id)}", shown(claim.target_run_id)
+    by = f"claim {shown(claim.claim_id)}, whose run is {target}"
+    stands = claim_state(claim, case.state.runs, case.state.turns)
+    if stands == "reserved" and case.purpose == "handoff" and _own(case, claim):
+        return None
+    if stands == "started_indeterminate":
+        return said(
+            "continuation_started_indeterminate",
+            f"{run} was continued by {by}; it was started, and whether it reached the provider is not known",
+            f"End it with `maka session settle {case.session} --claim {quote(shown(claim.claim_id))}`, then continue "
+            f"run {target}; or send a new message.",
+        )
+    if stands == "settled":
+        return said("continuation_already_exists", f"{run} has been continued already, by {by}")
+    return said("continuation_claim_repair_required", f"{run} was claimed by {by}, and that was cut off")
+
+
+def _own(case: Case, claim: Claim) -> bool:
+    """Is it the claim of the successor that is planned for, and still good?"""
+    assert case.handoff is not None, "a handoff without one is no handoff"
+    replay, digest = case.replayed
+    wanted = (case.handoff.data["claim_id"], case.handoff.data["successor_run_id"], digest, replay.through_seq)
+    held = (claim.claim_id, claim.target_run_id, claim.data["replay_digest"], claim.data["replay_through_seq"])
+    return wanted == held
+
+
+# ---------------------------------------------------------------- what accumulates
+
+
+def _waiting(case: Case) -> Iterator[_Finding]:
+    for item in case.state.interactions.pending.values():
+        if item.run_id in case.lineage:
+            yield (f"The {item.kind} {shown(item.interaction_id)} of run {shown(item.run_id)} waits for an answer",)
+
+
+def _empty(case: Case) -> Iterator[_Finding]:
+    if not case.source.begun:
+        yield (f"Run {shown(case.source.run_id)} was created and never began",)
+
+
+def _unended(case: Case) -> Iterator[_Finding]:
+    source, turns = case.source, case.state.turns
+    if source.high_water is None:
+        run = f"Run {shown(source.run_id)} of turn {shown(source.turn_id)} has no end on record"
+        if source.over:
+            yield run, "Its turn was ended by another run; continue that one, or send a new message."
+        else:
+            yield (run,)
+    for turn in turns.open.values():
+        if turn.turn_id == source.turn_id and (source.high_water is None or case.purpose == "handoff"):
+            continue
+        stands = f"Turn {shown(turn.turn_id)} of the session stands open"
+        if turn.rest == "indeterminate":
+            yield f"{stands} behind the start of a continuation", "Send a new message, which settles it, or settle it."
+        elif turn.rest == "paused":
+            yield f"{stands} and waits for its successor", "Let that go on, or give the handoff up, before this."
+        else:
+            yield (stands,)
+    for _, turn_id, purpose in turns.claimed.values():
+        if purpose == "resume":
+            yield (f"Turn {shown(turn_id)} is claimed and has not started",)
+
+
+def _unverified(case: Case) -> Iterator[_Finding]:
+    first, last = case.state.unverified_seq, case.source.high_water
+    if first is not None and last is not None and first <= last:
+        yield (f"From event {first} on it is not proven that nothing is changed or lost, and the run ends with {last}",)
+
+
+def _dangling(case: Case) -> Iterator[_Finding]:
+    for key in case.unknown(again=False):
+        call = case.state.turns.unknown[key]
+        yield _unknown(case, call.name, call.call_id, call.run_id, call.operation_id, call.recovery)
+    turn = case.state.turns.open.get(case.source.turn_id)
+    if turn is not None:
+        provable = case.state.turns.tool_boundary and not turn.broken
+        for open_ in turn.unanswered():
+            if projected_state(open_, provable) == "unknown" and open_.recovery not in case.rerun:
+                yield _unknown(
+                    case, open_.name, open_.call_id, open_.run_id, open_.operation_id, open_.recovery, answered=False
+                )
+    elif (row := case.state.turns.closed.get(case.source.turn_id)) is not None:
+        for _, call_id, name, state, call_seq in row[8]:
+            if state == "unknown" and call_seq is None:  # its turn ended without any result for it
+                yield _unknown(case, name, call_id, case.source.run_id, None, None)
+
+
+def _unknown(
+    case: Case,
+    name: str,
+    call_id: str,
+    run_id: str,
+    operation_id: str | None,
+    recovery: str | None,
+    *,
+    answered: bool = True,
+) -> _Finding:
+    called = f"Tool {shown(name)}, call {shown(call_id)} of run {shown(run_id)}"
+    if operation_id is None:
+        return (
+            f"{called}: there is no record whether it ran",
+            "No outcome can be recorded for it. Look whether its effect happened, and say so in a new message.",
+        )
+    what = f"{called} (operation {shown(operation_id)}, recovery {recovery}) was begun, and has no saved result"
+    repair = "" if answered else "repair the session, "
+    state = f"{repair}look whether its effect happened, and state it: `maka session settle {case.session} --call "
+    state += f"{quote(operation_id if len(operation_id) <= SHOWN else shown(call_id))} --ok`, or `--error TEXT`"
+    state = state[:1].upper() + state[1:]
+    if recovery in RERUN:
+        return what, f"{state}; or have it run again: `--rerun {recovery}`."
+    if recovery == "reconcile":
+        return what, f"{state}; a recovery with the app that has the tool lets the tool look by itself."
+    return what, f"{state}."
+
+
+def _elsewhere(case: Case) -> Iterator[_Finding]:
+    was, now = case.source.header.get("workspace_identity"), case.observation.workspace_identity
+    if now is None:
+        where = case.observation.cwd or case.facts.conversation.cwd
+        yield (f"There is no workspace at {shown(where)}, and the run worked in {shown(was)}",)
+    elif was != now:
+        yield (f"The run worked in workspace {shown(was)}, and this is {shown(now)}",)
+
+
+def _background(case: Case) -> Iterator[_Finding]:
+    if not case.observation.background_operations_settled:
+        yield ("Something that an earlier run began in the background has not ended",)
+
+
+def _checkpoint(case: Case) -> Iterator[_Finding]:
+    saved = case.observation.checkpoint
+    if saved is None:
+        return
+    name, behind, last = shown(saved.get("ref")), saved.get("high_water"), case.source.high_water
+    if saved.get("restored") is not True:
+        yield (f"The workspace was not put back to checkpoint {name}",)
+    elif behind is not None and last is not None and behind != last:
+        yield (f"Checkpoint {name} was saved behind event {shown(behind)}, and the run ends with event {last}",)
+
+
+def _tools(case: Case) -> Iterator[_Finding]:
+    if gone := sorted(case.called - set(case.observation.available_tool_names)):
+        yield (f"The history calls tools that are not there: {listed(gone)}",)
+
+
+def _given_turn(case: Case) -> Iterator[_Finding]:
+    if case.purpose == "resume" and case.turn_id is not None and turn_taken(case.state, case.turn_id):
+        yield (f"Turn {shown(case.turn_id)} is there already",)
+
+
+def _head(case: Case) -> Iterator[_Finding]:
+    messages = case.replay.messages
+    if messages and messages[0]["role"] != "user":
+        yield (f"The replay of run {shown(case.source.run_id)} begins with the {messages[0]['role']}",)
+
+
+def _boundary(case: Case) -> Iterator[_Finding]:
+    replay = case.replay
+    if replay.through_seq is None:
+        yield (f"Run {shown(case.source.run_id)} holds no user message and no result of a tool",)
+    elif not replay.messages or replay.messages[-1]["role"] == "assistant":
+        yield (f"The last message or result that run {shown(case.source.run_id)} was given is empty",)
+
+
+_GATES: Final[_Gates] = (
+    ("pending_permission", _waiting),
+    ("runtime_ledger_empty", _empty),
+    ("terminal_repair_failed", _unended),
+    ("source_prefix_unverified", _unverified),
+    ("dangling_tool_state", _dangling),
+    ("workspace_identity_mismatch", _elsewhere),
+    ("background_operation_pending", _background),
+    ("checkpoint_restore_failed", _checkpoint),
+    ("tool_catalog_mismatch", _tools),
+    ("continuation_identity_reused", _given_turn),
+    ("provider_resume_head_unsupported", _head),
+    ("provider_resume_boundary_unsupported", _boundary),
+)
+
+
+# ---------------------------------------------------------------- what is only remarked on
+
+
+def _moved(case: Case) -> Iterator[_Finding]:
+    was = text_of(case.source.header.get("cwd"))
+    now = case.observation.cwd or case.facts.conversation.cwd
+    same = case.source.header.get("workspace_identity") == case.observation.workspace_identity
+    if same and was and now and was != now:
+        yield (f"The workspace was at {shown(was)} and is at {shown(now)}",)
+
+
+def _configured(case: Case) -> Iterator[_Finding]:
+    """A successor keeps what its source had; what it would have now is compared when it is resumed."""
+    if case.purpose == "resume":
+        now = case.facts.conversation.configuration()
+        for key in CONFIGURED:
+            if (was := case.source.header.get(key)) != now.get(key):
+                yield (f"The {key.replace('_', ' ')} was {shown(was)} and is {shown(now.get(key))}",)
+
+
+def _missing(case: Case) -> Iterator[_Finding]:
+    composition = mapping(case.facts.conversation.composition_of(case.source.run_id))
+    had = {name for name in sequence(composition.get("tool_names")) if isinstance(name, str)}
+    if gone := sorted(had - set(case.observation.available_tool_names) - case.called):
+        yield (f"The run had tools that are not there: {listed(gone)}",)
+
+
+def _left_out(case: Case) -> Iterator[_Finding]:
+    newest = case.state.runs.newest
+    if newest is not None and not case.lineage.reaches(newest):
+        yield (f"Run {shown(newest)} came later, in a turn that is not part of what is continued",)
+
+
+_REMARKS: Final[_Gates] = (
+    ("workspace_location_changed", _moved),
+    ("configuration_changed", _configured),
+    ("tools_missing", _missing),
+    ("later_turn_left_out", _left_out),
+)
