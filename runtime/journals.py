@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -49,6 +49,8 @@ class OpenSession:
     directory: Path
     journal: SessionJournal
     conversation: Conversation | None = None
+    #: It was tried to find out about its calls of unknown outcome.
+    reconciled: bool = False
     #: What was appended while the conversation was read; None while nobody reads it.
     _missed: list[Event] | None = attrs.field(default=None, init=False)
 
@@ -102,10 +104,13 @@ class FileJournals:
         clock: Callable[[], int] = wall_ms,
         on_append: Hook | None = None,
         fs: files.Fs = files.REAL,
+        places: Mapping[str, Path] | None = None,
     ) -> None:
-        """``clock``, ``on_append`` and ``fs`` are handed to every writer (see JournalWriter.open)."""
+        """``clock``, ``on_append`` and ``fs`` are handed to every writer (see JournalWriter.open), ``places`` to the
+        store.
+        """
         #: The same root for whoever creates and lists.
-        self.store = FileStore(root, clock=clock, on_append=on_append)
+        self.store = FileStore(root, clock=clock, on_append=on_append, places=places)
         self._clock = clock
         self._hook = on_append
         self._fs = fs

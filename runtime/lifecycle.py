@@ -20,6 +20,7 @@ KINDS: Final = {
     "session_degraded": logging.ERROR,
     "session_quarantined": logging.ERROR,
     "session_recovered": logging.INFO,
+    "calls_reconciled": logging.INFO,
     "backend_built": logging.INFO,
     "backend_disposed": logging.INFO,
     "backend_failed": logging.ERROR,

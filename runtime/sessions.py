@@ -2,19 +2,28 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ..journal.errors import InvalidEvent, JournalConflict, JournalLocked
-from ..journal.events import Blocks, Draft, JsonObject
+import attrs
+
+from ..journal.errors import InvalidEvent, JournalConflict, JournalError, JournalLocked
+from ..journal.events import Blocks, Draft, Event, JsonObject, Purpose, Recovery
 from ..journal.store import FileStore
 from ..journal.views.session import SETTINGS, TOOL_BOUNDARY
-from ..journal.writer import Hook, wall_ms
+from ..journal.writer import Hook as AppendHook
+from ..journal.writer import wall_ms
+from ..repair.session import writer_of
 from .app.definition import App, app_of
 from .backends.base import BackendRegistry, StopMode
+from .continuation.drafts import settle
+from .continuation.failpoints import Hook, nowhere
+from .continuation.outcomes import stated
+from .continuation.plan import Continuation, ContinuationPlan, Diagnostic, Facts, plan
+from .continuation.safety import SafetyObservation, Unobserved, look, observe
 from .conversation import Conversation
-from .errors import AppError, ForkRefused, KernelClosed, RuntimeFailure, SessionBusy
+from .errors import AppError, ContinuationParked, ForkRefused, KernelClosed, RuntimeFailure, SessionBusy
 from .ids import new_id
 from .interactions import JournalInteractions
 from .journals import FileJournals, OpenSession
@@ -23,8 +32,10 @@ from .kernel.generations import Deadlines
 from .kernel.kernel import RuntimeKernel, SessionStatus
 from .kernel.stream import TurnStream
 from .lifecycle import Lifecycle, Listener
+from .opening import facts_of
 from .permissions import MODES
-from .recovery import Recovered, recover
+from .recovery import Recovered, reconcile_calls, recover, rerun_calls
+from .tools.base import Tool
 
 if TYPE_CHECKING:
     from ..repair.session import Session
@@ -33,6 +44,8 @@ T = TypeVar("T")
 # `list` is a method's name below, so the class cannot say it.
 Rows = list[JsonObject]
 Recoveries = list[Recovered]
+Events = list[Event]
+Diagnostics = list[Diagnostic]
 
 #: Values of a session whose change needs another backend object.
 _OF_BACKEND: Final = frozenset({"backend", "connection"})
@@ -48,8 +61,9 @@ class SessionManager:
     ``root``: where they are, else as ``journal.store.default_root`` says. ``app``: an App, an object with what one has,
     or a function or class without arguments that gives one. ``permission_timeout``: seconds after which a
     permission that nobody answers is closed. ``on_append`` sees every event before it is written. ``clock`` (Unix ms),
-    ``new_id`` and ``deadlines`` are the kernel's. Raises AppError for what is no app, SessionNotFound for what is no
-    root.
+    ``new_id`` and ``deadlines`` are the kernel's. ``places`` are journals that lie elsewhere, by session id, and
+    ``continuation_failpoint`` is for tests (see ``continuation.failpoints``). Raises AppError for what is no app,
+    SessionNotFound for what is no root.
 
     Whatever starts or changes something raises KernelClosed once the manager was closed, and RuntimeFailure outside of
     its event loop, which is the first that it was used in. ``list``, ``read`` and ``status`` go on.
@@ -63,17 +77,19 @@ class SessionManager:
         message_authority: RuntimeMessageAuthority | None = None,
         permission_timeout: float | None = None,
         deadlines: Deadlines | None = None,
-        on_append: Hook | None = None,
+        on_append: AppendHook | None = None,
         clock: Callable[[], int] = wall_ms,
         new_id: Callable[[], str] = new_id,
         keep_open: int = 32,
+        continuation_failpoint: Hook = nowhere,
+        places: Mapping[str, Path] | None = None,
     ) -> None:
         self._app = app = _taken(app)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._new_id = new_id
         self._clock = clock
-        files = FileJournals(root, clock=clock, on_append=on_append)
+        files = FileJournals(root, clock=clock, on_append=on_append, places=places)
         self._store: FileStore = files.store
         self._journals = _Journals(files)
         registry = BackendRegistry()
@@ -95,7 +111,12 @@ class SessionManager:
             deadlines=deadlines,
             tools=app.tools,
             keep_open=keep_open,
+            observe=self._observe,
+            reconcile=self._reconcile,
+            rerun=self._rerun,
+            failpoint=continuation_failpoint,
         )
+        self._failpoint = continuation_failpoint
 
     async def __aenter__(self) -> "SessionManager":
         self._ready()
@@ -262,8 +283,13 @@ class SessionManager:
         data: JsonObject = {"patch": patch}
         if request_id is not None:
             data["request_id"] = request_id
-        check = self._check_idle if patch.get("archived") else None
-        events = await self.kernel.append(session_id, [Draft("session/updated", data)], check=check)
+
+        def updated(session: OpenSession) -> Sequence[Draft]:
+            if patch.get("archived"):
+                self._check_idle(session)
+            return [Draft("session/updated", data)]
+
+        events = await self.kernel.append(session_id, updated)
         if _OF_BACKEND & patch.keys():
             await self.kernel.invalidate_cached_backends(session_id)
         return events[-1].seq
@@ -329,7 +355,8 @@ class SessionManager:
     # ------------------------------------------------------------ recovery
 
     async def recover(self, session_id: str) -> Recovered:
-        """Closes what a crash left open in it. Does nothing to one that is in order, or that somebody has open.
+        """Closes what a crash left open in it, then asks tools that can tell what became of their calls. Does nothing
+        to one that is in order, or that somebody has open.
 
         What failed is in the result and not raised, so that one bad session keeps no other from being opened.
         """
@@ -339,7 +366,19 @@ class SessionManager:
         found = await self._journals.alone(session_id, lambda: recover(self._store, session_id, clock=self._clock))
         if found.state == "repaired":
             self._lifecycle.tell("session_recovered", session_id, appended=found.appended)
-        return found
+            await self._failpoint("after_repair_committed")
+        return await self._reconciled(found) if found.unsettled else found
+
+    async def _reconciled(self, found: Recovered) -> Recovered:
+        try:
+            reconciled = await self.kernel.reconcile(found.session_id)
+            if not self.kernel.status(found.session_id).turns:
+                await self.kernel.release(found.session_id)
+        except SessionBusy:
+            pass  # somebody has begun to use it
+        except JournalError as error:
+            return attrs.evolve(found, state="failed", error=error)
+        return attrs.evolve(found, reconciled=reconciled, unsettled=found.unsettled - reconciled)
 
     async def recover_interrupted_sessions(self) -> Recoveries:
         """``recover`` for every session of the root, one after the other.
@@ -354,6 +393,151 @@ class SessionManager:
             else await self.recover(row["session_id"])
             for row in rows
         ]
+
+    # ------------------------------------------------------------ continuations
+
+    async def plan_safe_boundary_continuation(
+        self,
+        session_id: str,
+        *,
+        source_run_id: str | None = None,
+        purpose: Purpose = "resume",
+        turn_id: str | None = None,
+        rerun: Iterable[Recovery] = (),
+        repaired: bool = False,
+    ) -> ContinuationPlan:
+        """Whether a run can be continued, and the continuation, or why not. Reads, writes nothing, reserves nothing.
+
+        ``source_run_id``: by itself the latest interrupted run. ``rerun``: recoveries (``read_only``, ``idempotent``)
+        whose calls of unknown outcome are executed again. ``repaired``: plan as if a repair had closed what a crash
+        left open. Raises SessionBusy while the run runs here, SessionNotFound, JournalError (JournalDamaged where a
+        salvage is due).
+        """
+        self._ready()
+        self._refuse_live(session_id, source_run_id)
+        facts, notes = await self._facts(session_id, repaired)
+        try:
+            observation: SafetyObservation | Unobserved = await self._observe(
+                session_id, facts.state.session.settings()
+            )
+        except Unobserved as error:
+            observation = error
+        self._refuse_live(session_id, source_run_id)
+        planned = plan(
+            facts,
+            source_run_id=source_run_id,
+            purpose=purpose,
+            turn_id=turn_id,
+            rerun=tuple(rerun),
+            observation=observation,
+            enabled=self._app.safe_boundary_resume_enabled,
+            new_id=self._new_id,
+        )
+        return attrs.evolve(planned, diagnostics=(*planned.diagnostics, *notes))
+
+    def resume_safe_boundary_continuation(self, planned: ContinuationPlan | Continuation) -> TurnStream:
+        """The run that a plan found can be started; its events, to be iterated. No message is sent again.
+
+        Everything that the plan relied on is checked again, and the boundary is claimed, once for good. Raises
+        ContinuationParked at once for a plan that parks; iterating raises ContinuationRevalidationError where something
+        has changed since, and what TurnStream says.
+        """
+        self._here()
+        continuation = planned.continuation if isinstance(planned, ContinuationPlan) else planned
+        if continuation is None:
+            assert isinstance(planned, ContinuationPlan)
+            raise ContinuationParked(
+                f"the plan for session {planned.session_id} does not continue "
+                f"({', '.join(planned.rejection_reasons)}); its diagnostics say what to do, then plan again",
+                rejection_reasons=planned.rejection_reasons,
+            )
+        if not self._app.safe_boundary_resume_enabled:
+            raise ContinuationParked(
+                f"this app continues no runs, so nothing of session {continuation.session_id} was claimed; set "
+                "safe_boundary_resume_enabled",
+                rejection_reasons=("resume_feature_disabled",),
+            )
+        return self.kernel.start_continuation(continuation)
+
+    async def settle_indeterminate_continuation(self, session_id: str, claim_id: str) -> "Events":
+        """Ends a continuation that a crash left behind its start, where nobody knows whether the provider was called:
+        its turn has failed. The provider is never called for it. Returns what was appended, durably.
+
+        Raises SettleRefused, SessionBusy while something runs in the session here, JournalError.
+        """
+        self._ready()
+
+        def settled(session: OpenSession) -> Sequence[Draft]:
+            self.kernel.refuse_busy(session_id)
+            return settle(session.journal.state, claim_id)
+
+        return await self.kernel.append(session_id, settled)
+
+    async def settle_call(self, session_id: str, call_id: str, *, ok: bool, text: str | None = None) -> "Events":
+        """States what a call of unknown outcome came to, by a person's word; ``call_id`` may be its operation_id too.
+
+        The first outcome stands. Returns what was appended, durably. Raises SettleRefused, JournalError.
+        """
+        self._ready()
+        return await self.kernel.append(
+            session_id, lambda session: [stated(session.journal.state, call_id, ok=ok, text=text)]
+        )
+
+    def _refuse_live(self, session_id: str, run_id: str | None) -> None:
+        live = self.kernel.running(session_id)
+        if live is not None and run_id in (None, live):
+            raise SessionBusy(f"run {live} of session {session_id} runs in this process; stop it or wait for its end")
+
+    async def _facts(self, session_id: str, repaired: bool) -> tuple[Facts, Diagnostics]:
+        """The facts, and what a person should know of them beside the plan."""
+        if self.kernel.opened(session_id) is not None:
+            conversation = await self.kernel.conversation(session_id)
+            opened = self.kernel.opened(session_id)
+            if opened is not None and opened.conversation is conversation:
+                await opened.journal.aflush()
+                return Facts(session_id, opened.journal.state, conversation), []
+        path = self._store.path(session_id)
+        facts = await _in_thread(lambda: facts_of(path, repaired=repaired))
+        held = await _in_thread(lambda: writer_of(path))
+        if held is None:
+            return attrs.evolve(facts, session_id=session_id), []
+        who = f"process {held['pid']}" if held.get("pid") else "another process"
+        text = f"{who} has session {session_id} open; nothing of it can be continued before that has ended"
+        return attrs.evolve(facts, session_id=session_id), [Diagnostic("session_locked", text)]
+
+    async def _observe(self, session_id: str, settings: JsonObject) -> SafetyObservation:
+        """What the app's inspector sees, or this process by itself. Raises Unobserved."""
+        if self._app.safety_inspector is not None:
+            return await observe(self._app.safety_inspector, session_id)
+        factory = self._app.backends.get(str(settings.get("backend", "")))
+        names = getattr(factory, "tool_names", None)
+        if names is None:
+            names = [tool.name for tool in self._tools(settings)]
+        settled = not self.kernel.left_behind(session_id)
+        return await look(str(settings.get("cwd", "")), names, settled=settled)
+
+    def _tools(self, settings: JsonObject) -> Sequence[Tool]:
+        """The tools of the session's backend, as far as its factory tells; else the app's."""
+        factory = self._app.backends.get(str(settings.get("backend", "")))
+        tools = getattr(factory, "tools", None)
+        return self._app.tools if tools is None else tools
+
+    async def _reconcile(self, session: OpenSession) -> int:
+        return await reconcile_calls(
+            session,
+            self._tools(session.journal.state.session.settings()),
+            lambda: self._store.read(session.session_id),
+            failpoint=self._failpoint,
+        )
+
+    async def _rerun(self, session: OpenSession, continuation: Continuation) -> None:
+        await rerun_calls(
+            session,
+            self._tools(session.journal.state.session.settings()),
+            lambda: self._store.read(session.session_id),
+            call_seqs=continuation.rerun,
+            failpoint=self._failpoint,
+        )
 
     # ------------------------------------------------------------ within
 

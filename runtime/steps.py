@@ -190,7 +190,9 @@ class Steps:
             await self.sink.barrier()
             options = self.options
             # What the barrier made durable is a part of it.
-            request = ModelRequest(model, self.conversation.messages(), options.system, tools, options.params)
+            request = ModelRequest(
+                model, self.conversation.messages(self.run_id), options.system, tools, options.params
+            )
             message_id, response = self.new_id(), Assembly()
             try:
                 await self._stream(request, message_id, response)

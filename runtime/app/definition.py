@@ -30,8 +30,9 @@ class App:
     """What a session can be run with. Any object with these attributes will do; those with a default may be missing.
 
     ``backends`` are factories by the name that a session's header gives; ``default_backend``, ``model`` and
-    ``permission_mode`` go into new sessions. ``tools`` are handed to its backends when they are built. Raises AppError
-    for values that cannot be right.
+    ``permission_mode`` go into new sessions. ``tools`` are handed to its backends when they are built.
+    ``safety_inspector`` looks at workspaces in place of this process (docs/continuations.md, "The workspace"), and
+    without ``safe_boundary_resume_enabled`` no run is continued. Raises AppError for values that cannot be right.
     """
 
     backends: Mapping[str, BackendFactory] = attrs.field(converter=_copied)
@@ -40,6 +41,7 @@ class App:
     tools: Sequence[Tool] = attrs.field(default=(), converter=_kept)
     safety_inspector: SafetyInspector | None = None
     permission_mode: str = "ask"
+    safe_boundary_resume_enabled: bool = True
 
     def __attrs_post_init__(self) -> None:
         _check_backends(self.backends)
@@ -85,6 +87,7 @@ _WANTED: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
         lambda value: value is None or callable(getattr(value, "inspect_continuation_safety", None)),
         "None or an object with the method `inspect_continuation_safety`",
     ),
+    "safe_boundary_resume_enabled": (lambda value: isinstance(value, bool), "True or False"),
     "permission_mode": (lambda value: value in MODES, "one of " + ", ".join(f"`{mode}`" for mode in MODES)),
 }
 

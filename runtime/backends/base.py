@@ -50,10 +50,24 @@ def _ignore(lease_ids: Sequence[str]) -> None:
 
 
 @attrs.frozen(kw_only=True)
+class ContinuedFrom:
+    """``source``: ``{run_id, invocation_id, turn_id, high_water}`` of the run that this one goes on from.
+
+    ``sandbox_boundary_denied``: a person refused a sandbox boundary in what is continued; it is not to be asked again.
+    ``composition``: what the source's agent was made of, where that is on record.
+    """
+
+    source: JsonObject
+    sandbox_boundary_denied: bool = False
+    composition: JsonObject | None = None
+
+
+@attrs.frozen(kw_only=True)
 class SendInput:
     """One run for a backend.
 
-    ``text`` is the user's text, ``content`` the whole message as blocks; it stands in ``history`` already.
+    ``text`` is the user's text, ``content`` the whole message as blocks; it stands in ``history`` already. Both are
+    empty where ``continuation`` is given: the run goes on from what is in ``history``, with no new message.
     ``conversation`` is the fold of the session, this run's durable events included: read it, never change it.
     ``pull_steering`` takes the messages that wait for this turn; each is acknowledged once its own
     ``steering_message`` was taken (the backend was asked for a later event), or given back.
@@ -68,6 +82,7 @@ class SendInput:
     conversation: Conversation
     interactions: Interactions
     max_steps: int | None = None
+    continuation: ContinuedFrom | None = None
     pull_steering: Callable[[], Sequence[SteeringLease]] = _none
     ack_steering: Callable[[Sequence[str]], None] = _ignore
     nack_steering: Callable[[Sequence[str]], None] = _ignore
@@ -75,7 +90,7 @@ class SendInput:
     @property
     def history(self) -> list[JsonObject]:
         """The messages for a provider as they stand now, this turn's included; legal at any time."""
-        return self.conversation.messages()
+        return self.conversation.messages(self.run_id)
 
 
 @attrs.frozen(kw_only=True)
@@ -183,6 +198,7 @@ __all__ = [
     "BackendContext",
     "BackendFactory",
     "BackendRegistry",
+    "ContinuedFrom",
     "InteractionKind",
     "Interactions",
     "SendInput",

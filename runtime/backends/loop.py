@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
+import attrs
+
 from ...journal.events import JsonObject
 from ..app.definition import check_tools
 from ..channel import Channel
@@ -56,14 +58,24 @@ def loop_backend(
     if own:
         check_tools(own)
 
-    def build(context: BackendContext) -> Backend:
-        made: object = model if isinstance(model, ModelAdapter) else model(context)
+    return LoopFactory(model, own, options or Options(), authorize)
+
+
+@attrs.frozen
+class LoopFactory:
+    """What ``loop_backend`` gives. A BackendFactory; ``tools`` are those of its backends, None for the app's."""
+
+    model: Model
+    tools: tuple[Tool, ...] | None
+    options: Options
+    authorize: Authorize | None
+
+    def __call__(self, context: BackendContext) -> Backend:
+        made: object = self.model if isinstance(self.model, ModelAdapter) else self.model(context)
         if not isinstance(made, ModelAdapter):
             raise TypeError(f"the function that makes a model gave {shortly(made)}, which is none")
-        kept = context.tools if own is None else own
-        return LoopBackend(made, kept, options or Options(), context, authorize=authorize)
-
-    return build
+        kept = context.tools if self.tools is None else self.tools
+        return LoopBackend(made, kept, self.options, context, authorize=self.authorize)
 
 
 class LoopBackend:

@@ -253,6 +253,14 @@ class ScriptedBackends:
         self._turns: dict[str, int] = {}
         self._asked = 0
 
+    @property
+    def tool_names(self) -> list[str]:
+        """Of the calls that the script makes; one that is a function does not tell."""
+        turns = () if callable(self._script) else map(_parts, self._script)
+        parts = [part for turn in turns for part in turn]
+        tools = [tool for part in parts for tool in (part.tools if isinstance(part, Together) else [part])]
+        return sorted({tool.name for tool in tools if isinstance(tool, Tool)})
+
     def __call__(self, context: BackendContext) -> "ScriptedBackend | Awaitable[ScriptedBackend]":
         faults = self._faults[min(self._asked, len(self._faults) - 1)]
         self._asked += 1

@@ -9,19 +9,22 @@ from collections.abc import AsyncIterable, Coroutine, Sequence
 from typing import Any, Final
 
 from ...journal.errors import InvalidEvent, JournalError
-from ..backends.base import SendInput, text_of
+from ..backends.base import SendInput
+from ..continuation.drafts import settle, unfinished
 from ..errors import (
+    ContinuationRevalidationError,
     InteractionRefused,
     KernelClosed,
     RuntimeFailure,
     RuntimeInteractionInvariantError,
     SessionArchived,
+    SessionBusy,
     describe,
 )
+from ..journals import OpenSession
 from ..ledger import Ledger
 from ..lifecycle import log
 from ..model import ModelError
-from ..progress import beginning
 from ..session_events import BARRIERS, SessionEvent
 from ..tasks import failure_of, foreign, seen
 from .asking import KIND_OF
@@ -31,6 +34,7 @@ from .entries import Entries
 from .failures import combine
 from .generations import Generation
 from .idle import Idle
+from .openings import conflict, unopened
 from .parts import Parts
 from .reasons import Misbehaved, check_event, failed, missing, raised, refused, said
 from .run import Cancelled, Run
@@ -111,6 +115,9 @@ class Course:
             if _is_own(error):
                 raise
             run.failures.append(error)
+            if not run.opened:
+                self.degrade(run, unopened(run.identity.session_id, run.identity.run_id))
+                run.lost = True
             run.claim_terminal("event", failed("start_failed", describe(error, typed=True)))
             run.started.set_exception(foreign(error))
         else:
@@ -140,6 +147,7 @@ class Course:
     async def _prepare(self, run: Run) -> None:
         """Up to the batch that begins the turn, which is handed to the writer. Raises Cancelled, and what fails."""
         entry = run.entry
+        _refuse_second(run)
         await entry.until(lambda: run.cancelled or entry.attempt is None)
         check(run)
         await self._entries.open_first(entry)
@@ -153,7 +161,11 @@ class Course:
             await entry.until(lambda: run.cancelled or entry.runs[0] is run)
             check(run)
             session = await self._entries.opened(entry)
+            if run.opening.boundary_digest is None:
+                # What is known by now is what a plan has gone by.
+                await self._entries.reconciled(entry, session)
             conversation = await self._entries.conversation(entry, session)
+            await run.opening.look(session)
             check(run)
             # The fence, and nothing waits from here on until the batch is handed over.
             held = self._entries.usable(entry.session_id) is session
@@ -166,17 +178,8 @@ class Course:
             run.messages = self._parts.message_authority.bind_run(identity)
             _same(run.messages, identity)
             check(run)
-        drafts = beginning(
-            conversation,
-            turn_id=identity.turn_id,
-            run_id=identity.run_id,
-            invocation_id=run.invocation_id,
-            message_id=run.message_id,
-            content=run.content,
-            created_at=self._parts.now(),
-            max_steps=run.max_steps,
-            **run.message,
-        )
+        drafts = run.opening.first(session, conversation, self._parts.now())
+        _settle_first(session)
         run.ledger = Ledger(
             session.journal,
             session.observe,
@@ -193,6 +196,7 @@ class Course:
         run.generation.runs += 1
         try:
             run.ledger.begin(drafts)
+            run.opened = run.opening.boundary_digest is None
         except BaseException:
             run.begun = False
             run.lost = True
@@ -202,6 +206,8 @@ class Course:
     async def _begin(self, run: Run) -> None:
         assert run.ledger is not None
         await run.ledger.barrier()
+        await run.opening.follow(run.ledger)
+        run.opened = run.permitted = True
         self._parts.say(run, "run_started")
         if self._parts.interaction_authority is not None:
             # Bound to something else it is closed and released with the run, which has its time for that.
@@ -212,6 +218,8 @@ class Course:
         generation = run.generation
         assert generation is not None
         error: BaseException | None = None
+        if run.claimant is None and run.opening.boundary_digest is not None:
+            await self._ready(run)
         # A stop may have come first: then nothing is sent.
         if run.claimant is None:
             if generation is not run.entry.generation or generation.phase != "active":
@@ -236,10 +244,38 @@ class Course:
         if error is not None:
             run.claim_terminal("event", raised(error))
 
+    async def _ready(self, run: Run) -> None:
+        """What comes between the start and the backend. A stop cuts it off."""
+        assert run.session is not None
+        preparing = self._parts.spawn(
+            run.opening.ready(run.session, self._parts.activation), f"prepare run {run.identity.run_id}"
+        )
+        preparing.add_done_callback(seen)
+        stopped = self._parts.spawn(run.entry.until(lambda: run.claimant is not None), "wait for a stop")
+        await asyncio.wait({preparing, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not preparing.done():
+            preparing.cancel()
+            await asyncio.wait({preparing})
+        error = failure_of(preparing)
+        if error is None or run.claimant is not None:
+            return
+        if isinstance(error, JournalError) and not isinstance(error, InvalidEvent):
+            self.journal_failed(run, error)
+            return
+        run.failures.append(foreign(error))
+        code = error.code if isinstance(error, ContinuationRevalidationError) else "start_failed"
+        run.claim_terminal("event", failed(code, describe(error, typed=code == "start_failed")))
+
     async def _pump(self, run: Run, generation: Generation) -> None:
         if run.claimant is not None:
             run.sent = False  # a stop came in between
             return
+        permitted, run.permitted = run.permitted, False
+        if not permitted:
+            raise RuntimeFailure(
+                f"run {run.identity.run_id} has no permission to call its backend, which is given once"
+            )
         stream: object = generation.backend.send(self._input(run))
         if not isinstance(stream, AsyncIterable):
             if isinstance(stream, Coroutine):
@@ -297,11 +333,10 @@ class Course:
             turn_id=identity.turn_id,
             run_id=identity.run_id,
             invocation_id=run.invocation_id,
-            text=text_of(run.content),
-            content=run.content,
             conversation=session.conversation,
             interactions=run.asking,
-            max_steps=run.max_steps,
+            max_steps=run.opening.max_steps,
+            **run.opening.given(),
             **steering,
         )
 
@@ -428,11 +463,14 @@ class Course:
             await entry.until(lambda: run.ended or entry.attempt is None or entry.attempt.run is not run)
         try:
             await run.end()
+            await run.opening.reached("after_terminal_event_committed")
         except JournalError:
             pass  # it is among the run's failures
         await run.responded()
         self._unbind(run)
         failures = combine(f"cleaning up run {run.identity.run_id} failed in several ways", run.failures)
+        if ledger.progress.cleanup:
+            self._parts.left_behind.setdefault(entry.session_id, []).extend(ledger.progress.cleanup)
         if not run.lost:
             ledger.progress.cleanup += [describe(failure, typed=True) for failure in run.failures]
             try:
@@ -440,6 +478,7 @@ class Course:
                     ledger.settle()
                     run.settled = True
                 await ledger.barrier()
+                await run.opening.reached("after_terminal_header_committed")
             except JournalError as error:
                 self.degrade(run, error)
                 failures = combine("settling the run failed too", [failures, error])
@@ -478,6 +517,30 @@ class Course:
             except Exception as error:
                 run.failures.append(error)
             run.messages = None
+
+
+def _refuse_second(run: Run) -> None:
+    """One boundary has one continuation: who comes second is told at once, and not when the first has ended."""
+    digest = run.opening.boundary_digest
+    others = [other for other in run.entry.runs if other is not run and not other.exited]
+    if digest is not None and any(other.opening.boundary_digest == digest for other in others):
+        raise conflict(run.identity.session_id, run.identity.run_id)
+
+
+def _settle_first(session: OpenSession) -> None:
+    """A turn that rests where a crash left it has its end before the next one begins. Raises SessionBusy, JournalError.
+
+    What a continuation rests at is given up; a handoff is not, for its successor may come yet.
+    """
+    state = session.journal.state
+    for handoff in state.continuations.pending():
+        raise SessionBusy(
+            f"session {session.session_id} waits for run {handoff.data['successor_run_id']}, to which turn "
+            f"{handoff.data['turn_id']} was handed; resume that, or give the handoff up"
+        )
+    if (claim_id := unfinished(state)) is not None:
+        for event in session.journal.append_batch(settle(state, claim_id)):
+            session.observe(event)
 
 
 def leave(run: Run) -> None:

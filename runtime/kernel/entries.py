@@ -65,6 +65,25 @@ class Entries:
             await asyncio.shield(entry.reading)
         return session.conversation
 
+    async def reconciled(self, entry: Entry, session: OpenSession) -> int:
+        """Finds out about calls of unknown outcome, once for each time that a session is opened."""
+        if entry.reconciling is None:
+            if session.reconciled:
+                return 0
+            name = f"reconcile session {entry.session_id}"
+            entry.reconciling = self._parts.spawn(self._reconcile(entry, session), name)
+        return await asyncio.shield(entry.reconciling)
+
+    async def _reconcile(self, entry: Entry, session: OpenSession) -> int:
+        try:
+            count = await self._parts.reconcile(session)
+            session.reconciled = True
+            if count:
+                self._parts.lifecycle.tell("calls_reconciled", entry.session_id, count=count)
+            return count
+        finally:
+            entry.reconciling = None
+
     async def _read(self, entry: Entry, session: OpenSession) -> None:
         try:
             session.reading()

@@ -24,6 +24,7 @@ class Entry:
         self.open: OpenSession | None = None
         self.opening: asyncio.Task[OpenSession] | None = None
         self.reading: asyncio.Task[None] | None = None
+        self.reconciling: asyncio.Task[int] | None = None
         self.closing: asyncio.Task[None] | None = None
         self.degraded: JournalError | None = None
         self.generation: Generation | None = None

@@ -11,7 +11,11 @@ from ...journal.errors import JournalConflict, JournalError, JournalWriteError
 from ...journal.events import Blocks, Draft, Event, JsonObject
 from ...journal.writer import wall_ms
 from ..backends.base import BackendRegistry, StopMode, StopReason
-from ..errors import KernelClosed, RuntimeInteractionInvariantError, SessionBusy, TurnCancelled
+from ..continuation.failpoints import Hook, nowhere
+from ..continuation.safety import Observe
+from ..continuation.shapes import Continuation
+from ..conversation import Conversation
+from ..errors import KernelClosed, RuntimeFailure, RuntimeInteractionInvariantError, SessionBusy, TurnCancelled
 from ..ids import new_id
 from ..journals import Journals, OpenSession
 from ..lifecycle import Lifecycle, Listener
@@ -25,7 +29,8 @@ from .entry import Entry
 from .failures import combine
 from .generations import Deadlines
 from .idle import Idle
-from .parts import Activation, Parts
+from .openings import FromBoundary, FromMessage, Opening, Rerun
+from .parts import Activation, Parts, Reconcile
 from .reasons import named
 from .run import Run
 from .stops import StopAttempt
@@ -49,6 +54,16 @@ class SessionStatus:
     degraded: str | None
 
 
+async def no_reconcilers(session: OpenSession) -> int:
+    """No tool can tell what became of a call."""
+    return 0
+
+
+async def no_rerun(session: OpenSession, continuation: Continuation) -> None:
+    """Raises RuntimeFailure: there is no tool to execute a call with."""
+    raise RuntimeFailure("this kernel has no tools to execute calls again with; give it `rerun`")
+
+
 async def _straight(operation: Callable[[], Awaitable[None]]) -> None:
     await operation()
 
@@ -61,6 +76,10 @@ class RuntimeKernel:
     ``run_backend_activation`` wraps the reservation of a backend. ``new_id``, ``now`` (Unix ms) and ``deadlines`` are
     replaced in tests. Without ``live_text`` nothing is journalled of a text while it streams. At most ``keep_open``
     sessions stay open with nothing running.
+
+    ``observe`` looks at a session's workspace; what it sees goes into the header of each run, and without it nothing is
+    continued. ``reconcile`` finds out about calls whose outcome is unknown before a turn, ``rerun`` executes such calls
+    again where a continuation says so. ``failpoint`` is awaited at the places of ``continuation.failpoints``.
     """
 
     def __init__(
@@ -78,6 +97,10 @@ class RuntimeKernel:
         tools: Sequence[Tool] = (),
         live_text: bool = True,
         keep_open: int = 32,
+        observe: Observe | None = None,
+        reconcile: Reconcile = no_reconcilers,
+        rerun: Rerun = no_rerun,
+        failpoint: Hook = nowhere,
     ) -> None:
         self.lifecycle = lifecycle or Lifecycle()
         self._parts = Parts(
@@ -92,6 +115,10 @@ class RuntimeKernel:
             deadlines=deadlines or Deadlines(),
             tools=tools,
             live_text=live_text,
+            observe=observe,
+            reconcile=reconcile,
+            rerun=rerun,
+            failpoint=failpoint,
         )
         self._entries = Entries(self._parts)
         self._backends = Backends(self._parts, self._entries)
@@ -120,14 +147,39 @@ class RuntimeKernel:
         Turns of one session run one after the other, in the order in which they were begun.
         """
         identity = RunIdentity(session_id, turn_id or self._parts.new_id(), run_id or self._parts.new_id())
-        run = Run(
-            self._entries.find(session_id) or Entry(session_id),
+        invocation_id = invocation_id or self._parts.new_id()
+        opening = FromMessage(
             identity,
-            invocation_id=invocation_id or self._parts.new_id(),
+            invocation_id=invocation_id,
             message_id=message_id or self._parts.new_id(),
             content=content if content is not None else [text_block(text or "")],
-            message={"quotes": quotes, "attachments": attachments},
             max_steps=max_steps,
+            quotes=quotes,
+            attachments=attachments,
+            observe=self._parts.observe,
+        )
+        return self._stream(identity, invocation_id, opening)
+
+    def start_continuation(self, continuation: Continuation) -> TurnStream:
+        """The run that a plan has found can be started, with the first event that is asked for.
+
+        All that the plan relied on is checked again; iterating raises ContinuationRevalidationError where it does not
+        hold any more, or another run goes on from the same boundary. See TurnStream for what else it raises.
+        """
+        if self._parts.observe is None:
+            raise RuntimeFailure("this kernel observes no workspace, so it continues no run; give it `observe`")
+        identity = RunIdentity(continuation.session_id, continuation.turn_id, continuation.run_id)
+        opening = FromBoundary(
+            continuation, observe=self._parts.observe, rerun=self._parts.rerun, failpoint=self._parts.failpoint
+        )
+        return self._stream(identity, continuation.invocation_id, opening)
+
+    def _stream(self, identity: RunIdentity, invocation_id: str, opening: Opening) -> TurnStream:
+        run = Run(
+            self._entries.find(identity.session_id) or Entry(identity.session_id),
+            identity,
+            invocation_id=invocation_id,
+            opening=opening,
             new_id=self._parts.new_id,
             deadlines=self._parts.deadlines,
             spawn=self._parts.spawn,
@@ -225,25 +277,32 @@ class RuntimeKernel:
         """The session if it is open here and its journal has not failed."""
         return self._entries.usable(session_id)
 
-    async def append(
-        self, session_id: str, drafts: Sequence[Draft], *, check: Callable[[OpenSession], None] | None = None
-    ) -> list[Event]:
+    async def reconcile(self, session_id: str) -> int:
+        """Finds out about calls whose outcome is unknown, once for each time that the session is opened.
+
+        Returns how many outcomes were recorded. Raises what ``session`` raises, JournalError.
+        """
+        async with self.session(session_id) as session:
+            return await self._entries.reconciled(self._entries.get(session_id), session)
+
+    async def conversation(self, session_id: str) -> Conversation:
+        """What was said in a session; it is opened as by ``session``. Raises what that raises, JournalError."""
+        async with self.session(session_id) as session:
+            return await self._entries.conversation(self._entries.get(session_id), session)
+
+    async def append(self, session_id: str, decide: Callable[[OpenSession], Sequence[Draft]]) -> list[Event]:
         """Appends events that concern the session as a whole, durably, as one batch.
 
-        ``check`` is called with nothing in between and may refuse. What was begun is finished although the caller is
-        cancelled. Raises what ``session`` raises, JournalError, InvalidEvent.
+        ``decide`` gives them, with nothing between that and the append, and may raise. What was begun is finished
+        although the caller is cancelled. Raises what ``session`` raises, JournalError, InvalidEvent.
         """
-        appending = self._parts.spawn(self._append(session_id, drafts, check), f"append to session {session_id}")
+        appending = self._parts.spawn(self._append(session_id, decide), f"append to session {session_id}")
         appending.add_done_callback(seen)
         return await asyncio.shield(appending)
 
-    async def _append(
-        self, session_id: str, drafts: Sequence[Draft], check: Callable[[OpenSession], None] | None
-    ) -> list[Event]:
+    async def _append(self, session_id: str, decide: Callable[[OpenSession], Sequence[Draft]]) -> list[Event]:
         async with self.session(session_id) as session:
-            if check is not None:
-                check(session)
-            events = session.journal.append_batch(drafts)
+            events = session.journal.append_batch(decide(session))
             for event in events:
                 session.observe(event)
             await session.journal.aflush()
@@ -262,6 +321,15 @@ class RuntimeKernel:
             quarantined=None if refusal is None else str(refusal),
             degraded=None if entry.degraded is None else str(entry.degraded),
         )
+
+    def running(self, session_id: str) -> str | None:
+        """The run that has begun in the session here and has not ended."""
+        entry = self._entries.find(session_id)
+        return None if entry is None or entry.current is None else entry.current.identity.run_id
+
+    def left_behind(self, session_id: str) -> list[str]:
+        """What runs of the session could not end in this process: bodies of tools that may still be at work."""
+        return list(self._parts.left_behind.get(session_id, ()))
 
     def refuse_busy(self, session_id: str) -> None:
         """Raises SessionBusy while a turn of the session waits, runs or is stopped here."""

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ..backends.base import BackendRegistry
-from ..journals import Journals
+from ..continuation.failpoints import Hook
+from ..continuation.safety import Observe
+from ..journals import Journals, OpenSession
 from ..lifecycle import Lifecycle
 from ..tasks import Tasks
 from ..tools.base import Tool
 from .authority import RuntimeInteractionAuthority, RuntimeMessageAuthority
 from .generations import Deadlines
+from .openings import Rerun
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 
 #: Wraps the reservation of a backend: ``await operation()`` inside whatever a host has to hold meanwhile.
 Activation = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
+
+
+#: Records what calls turned out to be whose outcome was unknown; how many.
+Reconcile = Callable[[OpenSession], Awaitable[int]]
 
 
 @attrs.frozen(kw_only=True)
@@ -37,7 +44,13 @@ class Parts:
     deadlines: Deadlines
     tools: Sequence[Tool]
     live_text: bool
+    observe: Observe | None
+    reconcile: Reconcile
+    rerun: Rerun
+    failpoint: Hook
     tasks: Tasks = attrs.Factory(Tasks)
+    #: What runs could not end, by session.
+    left_behind: dict[str, list[str]] = attrs.Factory(dict)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
         return self.tasks.spawn(coroutine, name)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal
 
 from ...journal.errors import InvalidEvent, JournalError
-from ...journal.events import Blocks, Draft, JsonObject
+from ...journal.events import Draft, JsonObject
 from ..errors import BackendTimeout, RuntimeInteractionFailStopError, describe
 from ..journals import OpenSession
 from ..ledger import Ledger
@@ -16,6 +16,7 @@ from .authority import ClosureReason, InteractionOwner, MessageOwner, RunIdentit
 from .delivery import Delivery
 from .entry import Entry
 from .generations import Deadlines, Generation, Spawn
+from .openings import Opening, unopened
 from .reasons import failed
 
 Claimant = Literal["event", "stop"]
@@ -42,10 +43,7 @@ class Run:
         identity: RunIdentity,
         *,
         invocation_id: str,
-        message_id: str,
-        content: Blocks,
-        message: JsonObject,
-        max_steps: int | None,
+        opening: Opening,
         new_id: Callable[[], str],
         deadlines: Deadlines,
         spawn: Spawn,
@@ -56,10 +54,7 @@ class Run:
         self.entry = entry
         self.identity = identity
         self.invocation_id = invocation_id
-        self.message_id = message_id
-        self.content = content
-        self.message = message
-        self.max_steps = max_steps
+        self.opening = opening
         self.delivery = Delivery()
         self.generation: Generation | None = None
         self.ledger: Ledger | None = None
@@ -69,6 +64,10 @@ class Run:
         self.messages: MessageOwner | None = None
         self.asking = RunInteractions(self, new_id)
         self.begun = False
+        #: Its turn stands open in the journal, and can be ended.
+        self.opened = False
+        #: The begin of it is durable, and was made so by this process: its backend may be called, once.
+        self.permitted = False
         self.cancelled = False
         self.sent = False
         self.step_ended = False
@@ -258,6 +257,8 @@ class Run:
         assert session is not None
         assert ledger is not None
         assert self.reason is not None
+        if not self.opened:
+            raise unopened(self.identity.session_id, self.identity.run_id)
         outcome = {"kind": "closure", "reason": self.closure}
         closures = [
             Draft("interaction/resolved", {"interaction_id": waiting.interaction_id, "outcome": outcome})

@@ -228,7 +228,7 @@ def test_an_archived_session_gets_no_turn_until_it_is_taken_out(seed: int) -> No
     bench = Bench()
 
     async def archive(value: bool) -> None:
-        await bench.kernel.append("s1", [Draft("session/updated", {"patch": {"archived": value}})])
+        await bench.kernel.append("s1", lambda session: [Draft("session/updated", {"patch": {"archived": value}})])
 
     async def main() -> None:
         await archive(True)

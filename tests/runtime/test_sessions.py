@@ -350,7 +350,7 @@ def test_what_is_queued_keeps_a_session_from_being_archived(tmp_path: Path, draf
         async with managing(tmp_path, playing()) as manager:
             await manager.create(session_id="s")
             # As one who accepts messages does it: the session is open here.
-            await manager.kernel.append("s", [draft])
+            await manager.kernel.append("s", lambda session: [draft])
             with pytest.raises(SessionBusy) as caught:
                 await manager.archive("s")
             assert str(caught.value) == f"session s is busy with {what}; let it end, or take it back"
@@ -377,7 +377,7 @@ def test_a_turn_that_is_open_in_the_journal_alone_keeps_a_session_from_being_arc
                 "source": {"kind": "user"},
             }
             start = Draft("turn/start", {**ids, "invocation_id": "i1", "turn": 1, "run": run})
-            await manager.kernel.append("s", [start, Draft("user/message", message)])
+            await manager.kernel.append("s", lambda session: [start, Draft("user/message", message)])
             with pytest.raises(SessionBusy, match="session s is busy with turn t1; let it end, or take it back"):
                 await manager.archive("s")
 

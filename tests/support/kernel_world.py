@@ -454,7 +454,7 @@ class World:
         drafts = [rename(patch["name"])]
         if self.watch.may("archive", 0.5):
             drafts.append(Draft("session/updated", {"patch": {"archived": True}}))
-        await self._try("append", self.kernel.append(session_id, drafts))
+        await self._try("append", self.kernel.append(session_id, lambda session: drafts))
 
     async def _release(self, session_id: str) -> None:
         await self._try("release", self.kernel.release(session_id))
