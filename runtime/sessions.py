@@ -20,8 +20,10 @@ from .backends.base import BackendRegistry, StopMode
 from .continuation.drafts import settle
 from .continuation.failpoints import Hook, nowhere
 from .continuation.outcomes import stated
-from .continuation.plan import Continuation, ContinuationPlan, Diagnostic, Facts, plan
+from .continuation.plan import plan
+from .continuation.revalidation import still_unknown
 from .continuation.safety import SafetyObservation, Unobserved, look, observe
+from .continuation.shapes import Continuation, ContinuationPlan, Diagnostic, Facts
 from .conversation import Conversation
 from .errors import AppError, ContinuationParked, ForkRefused, KernelClosed, RuntimeFailure, SessionBusy
 from .ids import new_id
@@ -531,13 +533,15 @@ class SessionManager:
         )
 
     async def _rerun(self, session: OpenSession, continuation: Continuation) -> None:
-        await rerun_calls(
+        unknown = await rerun_calls(
             session,
             self._tools(session.journal.state.session.settings()),
             lambda: self._store.read(session.session_id),
             call_seqs=continuation.rerun,
             failpoint=self._failpoint,
         )
+        if unknown:
+            raise still_unknown(continuation, unknown)
 
     # ------------------------------------------------------------ within
 

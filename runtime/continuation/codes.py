@@ -146,6 +146,10 @@ STALE: Final[dict[str, Code]] = {
         "The saved state of the workspace is not the one that was planned for.", "Restore it, or plan again."
     ),
     "safety_observation_unavailable": _UNOBSERVED,
+    "dangling_tool_state": Code(
+        "A call was executed again, and what it came to is unknown even so.",
+        "Look whether its effect happened and state it with `maka session settle --call`, then plan again.",
+    ),
 }
 
 #: What a plan remarks on and does not park for.

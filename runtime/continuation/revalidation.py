@@ -1,7 +1,8 @@
 """A plan against the facts as they are now: still the same, or the code of what has changed. No I/O."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from ...journal.views.turn import Unknown
 from ..errors import ContinuationRevalidationError
 from .case import CONFIGURED, replay_of, run_taken, turn_taken
 from .codes import STALE, listed
@@ -22,6 +23,17 @@ def revalidate(continuation: Continuation, facts: Facts, observation: SafetyObse
 def recheck_safety(continuation: Continuation, observation: SafetyObservation | Unobserved) -> None:
     """Raises ContinuationRevalidationError where the workspace is not as it was when the plan was made."""
     _raise_first(continuation, _safety_changes(continuation, observation))
+
+
+def still_unknown(continuation: Continuation, calls: Sequence[Unknown]) -> ContinuationRevalidationError:
+    """Calls were executed again and nobody knows what came of them even so: nothing goes on over them."""
+    names = listed([f"{call.name} ({call.call_id})" for call in calls])
+    code = "dangling_tool_state"
+    return ContinuationRevalidationError(
+        f"run {continuation.run_id} of session {continuation.session_id} was to execute calls again, and of these the "
+        f"outcome is unknown: {names}. {STALE[code].remedy}",
+        code=code,
+    )
 
 
 def _raise_first(continuation: Continuation, changes: Iterator[_Change]) -> None:
@@ -47,7 +59,9 @@ def _conflicts(continuation: Continuation, facts: Facts) -> Iterator[_Change]:
         return
     if turn_taken(state, continuation.turn_id):
         yield "target_run_conflict", f"turn {continuation.turn_id} is in the journal already"
-    for turn_id in state.turns.open:
+    for turn_id, turn in state.turns.open.items():
+        if turn.rest == "indeterminate" and state.turns.left_alone(turn):
+            continue  # it is settled before the claim
         yield "target_run_conflict", f"turn {turn_id} of the session stands open"
     for _, turn_id, purpose in state.turns.claimed.values():
         if purpose == "resume":

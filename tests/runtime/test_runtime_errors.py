@@ -30,6 +30,7 @@ from maka.runtime.backends.scripted import Faults, Never, Permission, Question
 from maka.runtime.journals import OpenSession
 from maka.runtime.kernel.authority import InteractionRequest, RunIdentity
 from maka.runtime.lifecycle import Lifecycle
+from maka.runtime.scripted import Fail
 from support.disks import FaultyDisk
 from support.drafts import header
 
@@ -366,6 +367,47 @@ async def a_stop_that_fails_in_several_ways(place: Place) -> BaseException:
     ]
     await asyncio.gather(kernel.aclose(), return_exceptions=True)
     return error
+
+
+# ---------------------------------------------------------------- continuations
+
+
+@meets(
+    errors.ContinuationParked,
+    r"the plan for session s1 does not continue \(resume_candidate_missing\); its diagnostics say what to do, then "
+    r"plan again",
+)
+async def a_plan_that_parks_is_resumed(place: Place) -> BaseException:
+    async with place.manager("hello") as manager:
+        await manager.create(session_id="s1")
+        await drained(manager.send("s1", "go"))
+        plan = await manager.plan_safe_boundary_continuation("s1")
+        with pytest.raises(errors.ContinuationParked) as found:
+            manager.resume_safe_boundary_continuation(plan)
+    return found.value
+
+
+@meets(
+    errors.ContinuationRevalidationError,
+    r"the plan to continue run r1 of session s1 does not hold any more: claim \w+ is in the journal already\. Plan again: .*",
+)
+async def a_plan_is_resumed_twice(place: Place) -> BaseException:
+    async with place.manager(Fail("gone"), "hello") as manager:
+        await manager.create(session_id="s1")
+        await drained(manager.kernel.start_turn("s1", text="go", run_id="r1"))
+        plan = await manager.plan_safe_boundary_continuation("s1")
+        await drained(manager.resume_safe_boundary_continuation(plan))
+        error = await caught(drained(manager.resume_safe_boundary_continuation(plan)))
+    assert isinstance(error, errors.ContinuationRevalidationError)
+    assert error.code == "continuation_claim_conflict"
+    return error
+
+
+@meets(errors.SettleRefused, r"there is no claim c9; no claim of this session is to be settled")
+async def a_claim_that_is_not_there_is_settled(place: Place) -> BaseException:
+    async with place.manager("hello") as manager:
+        await manager.create(session_id="s1")
+        return await caught(manager.settle_indeterminate_continuation("s1", "c9"))
 
 
 # ---------------------------------------------------------------- the app
