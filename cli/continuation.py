@@ -94,10 +94,11 @@ def _told(title: str, rows: list[Doc], doc: Doc, paint: Painter) -> Lines:
 
 
 def _said(row: Doc, doc: Doc) -> str:
-    """The sentence, with its commands as they can be pasted."""
-    message, path = line(row["message"]), quote(line(doc["path"]))
+    """The sentence, with its commands as they can be pasted: by the path, which holds for any root."""
+    message, path, named = line(row["message"]), quote(line(doc["path"])), quote(line(doc["session_id"]))
     for command in ("session settle", "session resume", "journal inspect", "journal repair"):
-        message = message.replace(f"`maka {command}", f"`maka {command} {path}")
+        shown = f"`maka {command}"
+        message = message.replace(f"{shown} {named}", shown).replace(shown, f"{shown} {path}")
     return message
 
 

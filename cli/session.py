@@ -1,6 +1,6 @@
 """`maka session`: resume, settle. Arguments in, a document or text and an exit code out."""
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from .documents import Answer
 
 session = typer.Typer(cls=Group, rich_markup_mode=None)
-
-#: What `--rerun` takes: a tool's own word on what happens if it is called twice.
-_RERUN: "Final[tuple[Recovery, ...]]" = ("read_only", "idempotent")
 
 
 @session.callback(invoke_without_command=True)
@@ -166,7 +163,11 @@ def settle(
 
 
 def _kinds(context: typer.Context, rerun: str | None) -> "list[Recovery]":
-    words = [word.strip() for word in rerun.split(",")] if rerun is not None else []
-    if unknown := [word for word in words if word not in _RERUN]:
-        raise WrongUsage(f"--rerun takes {' or '.join(_RERUN)}, or both with a comma, not {unknown[0]!r}", ctx=context)
-    return [kind for kind in _RERUN if kind in words]
+    if rerun is None:
+        return []
+    from ..runtime.continuation.gates import RERUN
+
+    words = [word.strip() for word in rerun.split(",")]
+    if unknown := [word for word in words if word not in RERUN]:
+        raise WrongUsage(f"--rerun takes {' or '.join(RERUN)}, or both with a comma, not {unknown[0]!r}", ctx=context)
+    return [kind for kind in RERUN if kind in words]
