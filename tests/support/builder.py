@@ -3,7 +3,7 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 ZERO = "0" * 32
 
@@ -84,20 +84,20 @@ class Builder:
             **more,
         }
 
-    def start(self, text: str = "hi") -> "Builder":
+    def start(self, text: str = "hi") -> Self:
         self.turn += 1
         run = self.run(f"r{self.turn}", f"t{self.turn}")
         start = {**self.ids, "invocation_id": run["invocation_id"], "turn": self.turn, "run": run}
         self.add("turn/start", start, more=1)
         return self.user(text)
 
-    def user(self, text: str, kind: str = "user", message_id: str | None = None) -> "Builder":
+    def user(self, text: str, kind: str = "user", message_id: str | None = None) -> Self:
         message = {"message_id": message_id or f"m{self.turn}-{self.seq}", **self.ids}
         message |= {"content": [{"kind": "text", "text": text}], "source": {"kind": kind}}
         self.add("user/message", message)
         return self
 
-    def step(self, number: int = 1) -> "Builder":
+    def step(self, number: int = 1) -> Self:
         self.step_number = number
         self.add("step/start", {**self.ids, "step": number})
         if number == 1:
@@ -107,12 +107,12 @@ class Builder:
             self.requested = True
         return self
 
-    def delta(self, text: str, message_id: str = "d", kind: str = "text", index: int = 0) -> "Builder":
+    def delta(self, text: str, message_id: str = "d", kind: str = "text", index: int = 0) -> Self:
         data = {"run_id": self.ids["run_id"], "step": self.step_number, "message_id": message_id}
         self.add("assistant/delta", {**data, "index": index, "kind": kind, "text": text}, ignorable=True)
         return self
 
-    def says(self, text: str = "ok", calls: tuple[str, ...] | list[str] = (), arguments: str = "{}") -> "Builder":
+    def says(self, text: str = "ok", calls: tuple[str, ...] | list[str] = (), arguments: str = "{}") -> Self:
         content: list[dict[str, Any]] = [{"kind": "text", "text": text}] if text else []
         content += [{"kind": "tool_call", "call_id": call, "name": "tool", "arguments": arguments} for call in calls]
         message = {**self.ids, "step": self.step_number, "message_id": f"a{self.turn}-{self.step_number}"}
@@ -126,26 +126,26 @@ class Builder:
         data |= {"name": name, "arguments": arguments, "arguments_digest": digest(arguments), "recovery": recovery}
         return self.add("tool/call", data)
 
-    def result(self, call_id: str, text: str = "done", state: str = "ok", operation_id: str | None = None) -> "Builder":
+    def result(self, call_id: str, text: str = "done", state: str = "ok", operation_id: str | None = None) -> Self:
         data = {**self.ids, "step": self.step_number, "call_id": call_id}
         data |= {"operation_id": operation_id or f"op-{self.turn}-{call_id}", "state": state}
         self.add("tool/result", {**data, "content": [{"kind": "text", "text": text}], "is_error": state != "ok"})
         return self
 
-    def end_step(self) -> "Builder":
+    def end_step(self) -> Self:
         self.add("step/end", {**self.ids, "step": self.step_number})
         return self
 
-    def end(self, kind: str = "completed", settle: bool = True) -> "Builder":
+    def end(self, kind: str = "completed", settle: bool = True) -> Self:
         self.add("turn/end", {**self.ids, "reason": {"kind": kind}})
         if settle and kind != "interrupted":
             self.add("run/settled", {"run_id": f"r{self.turn}"})
         return self
 
-    def plain_turn(self, text: str = "hi") -> "Builder":
+    def plain_turn(self, text: str = "hi") -> Self:
         return self.start(text).step().says().end_step().end()
 
-    def tool_turn(self, call_id: str = "c1") -> "Builder":
+    def tool_turn(self, call_id: str = "c1") -> Self:
         self.start().step().says("", [call_id])
         self.call(call_id)
         return self.result(call_id).end_step().step(2).says().end_step().end()
