@@ -3,11 +3,13 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import attrs
 
 from ...journal.events import JsonObject
+
+T = TypeVar("T")
 
 #: Seconds that an inspector has; where it takes longer nothing is observed.
 SECONDS: Final = 30.0
@@ -58,15 +60,24 @@ class SafetyObservation:
 async def observe(inspector: SafetyInspector, session_id: str) -> SafetyObservation:
     """What the inspector sees now. Raises Unobserved."""
     try:
-        async with asyncio.timeout(SECONDS):
-            seen: object = await inspector.inspect_continuation_safety(session_id)
-    except TimeoutError:
-        raise Unobserved(f"it took longer than {SECONDS:g} s") from None
+        seen: object = await _in_time(inspector.inspect_continuation_safety(session_id))
+    except Unobserved:
+        raise
     except Exception as error:
         from ..errors import describe
 
         raise Unobserved(describe(error, typed=True)) from error
     return observation_of(seen)
+
+
+async def _in_time(looking: Awaitable[T]) -> T:
+    try:
+        async with asyncio.timeout(SECONDS) as limit:
+            return await looking
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise Unobserved(f"it took longer than {SECONDS:g} s") from None
 
 
 _FIELDS: Final = tuple(field.name for field in attrs.fields(SafetyObservation))
@@ -104,9 +115,9 @@ def workspace_identity(cwd: str) -> JsonObject | None:
 
 
 async def look(cwd: str, tools: Collection[str], *, settled: bool) -> SafetyObservation:
-    """What this process can see by itself, where an app has no inspector of its own."""
+    """What this process can see by itself, where an app has no inspector of its own. Raises Unobserved."""
     return SafetyObservation(
-        workspace_identity=await asyncio.to_thread(workspace_identity, cwd),
+        workspace_identity=await _in_time(asyncio.to_thread(workspace_identity, cwd)),
         background_operations_settled=settled,
         available_tool_names=tuple(sorted(set(tools))),
         cwd=cwd,

@@ -389,7 +389,8 @@ async def a_plan_that_parks_is_resumed(place: Place) -> BaseException:
 
 @meets(
     errors.ContinuationRevalidationError,
-    r"the plan to continue run r1 of session s1 does not hold any more: claim \w+ is in the journal already\. Plan again: .*",
+    r"the plan to continue run r1 of session s1 does not hold any more: claim \w+ is in the journal already\. Plan "
+    r"again: .*",
 )
 async def a_plan_is_resumed_twice(place: Place) -> BaseException:
     async with place.manager(Fail("gone"), "hello") as manager:
