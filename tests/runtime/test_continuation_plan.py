@@ -1,0 +1,809 @@
+"""Whether a run can be continued: each reason why not, what a plan that continues holds, and that plans are pure."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import orjson
+import pytest
+from hypothesis import given, settings
+
+from maka.journal import summary
+from maka.journal.codec import decode, encode
+from maka.journal.state import State
+from maka.journal.views.closed import Closed
+from maka.repair.closers import plan_closers
+from maka.runtime.continuation import drafts
+from maka.runtime.continuation.codes import REASONS, REMARKS, STALE
+from maka.runtime.continuation.lineage import candidate
+from maka.runtime.continuation.plan import ContinuationPlan, Facts, plan
+from maka.runtime.continuation.revalidation import revalidate
+from maka.runtime.continuation.safety import Unobserved
+from maka.runtime.conversation import Conversation
+from support.folds import events, fold, text
+from support.nonsense import Nonsense
+from support.plans import SEEN, WORKSPACE, Session, ids, seen
+
+
+def interrupted(**header: Any) -> Session:
+    session = Session(**header)
+    session.start("go on after the crash").end("interrupted")
+    return session
+
+
+def called(state: str = "ok", recovery: str = "never") -> Session:
+    """A run that was interrupted behind a call, whose result is ``state``."""
+    session = Session()
+    session.start("go").step().says("", ["c1"])
+    session.tool("c1", state, recovery)
+    session.end_step().end("interrupted")
+    return session
+
+
+def reasons(planned: ContinuationPlan) -> list[str]:
+    assert (planned.disposition == "park") == bool(planned.rejection_reasons) == (planned.continuation is None)
+    return list(planned.rejection_reasons)
+
+
+def told(planned: ContinuationPlan) -> str:
+    return "\n".join(map(str, planned.diagnostics))
+
+
+# ---------------------------------------------------------------- each reason
+
+
+def forked() -> ContinuationPlan:
+    parent, session = interrupted(), Session()
+    state, conversation = State(), Conversation()
+    for event in parent.events:
+        state.inherit(event)
+        conversation.observe(event)
+    for event in session.events:
+        state.apply(event)
+        conversation.observe(event)
+    return plan(Facts("s1", state, conversation), source_run_id="r1", observation=SEEN, new_id=ids().__next__)
+
+
+def header_lost() -> ContinuationPlan:
+    session = interrupted()
+    state, conversation = State(), Conversation()
+    for event in events(session, lost=[1]):
+        state.apply(event)
+        conversation.observe(event)
+    return plan(Facts("s1", state, conversation), source_run_id="r1", observation=SEEN, new_id=ids().__next__)
+
+
+def paused() -> Session:
+    session = Session()
+    session.start("long").step().says("half").end_step()
+    session.pause()
+    return session
+
+
+def faulty(**claimed: Any) -> Session:
+    """A continuation whose claim lists a boundary that is not its source's."""
+    session = interrupted()
+    segment = {**session.state.segments("r1")[0]}
+    if "sum" in claimed:
+        listed = [{**segment, **claimed}]
+    else:
+        listed = [{**segment, **claimed}, segment]
+    session.admit(session.claim("r1", segments=listed))
+    session.end("failed")
+    return session
+
+
+def of_another_lineage() -> Session:
+    session = interrupted()
+    session.start("another").end("interrupted")
+    both = session.state.segments("r1") + session.state.segments("r2")
+    session.admit(session.claim("r2", segments=both))
+    session.end("failed")
+    return session
+
+
+def created_otherwise() -> Session:
+    session = interrupted()
+    claim = session.claim("r1")
+    session.admit(claim, run={**claim["target_run"], "model": "another"})
+    session.end("failed")
+    return session
+
+
+def started_wrongly() -> Session:
+    session = interrupted()
+    session.admit(session.claim("r1"), replay_digest="1" * 64)
+    session.end("failed")
+    return session
+
+
+def claimed(upto: str) -> Session:
+    session = interrupted()
+    session.resume(upto=upto)
+    return session
+
+
+def ended(settle: bool = True) -> Session:
+    session = claimed("start")
+    session.step().says("done").end_step().end("completed", settle)
+    return session
+
+
+def stepped() -> Session:
+    session = claimed("start")
+    session.step()
+    return session
+
+
+def waiting() -> Session:
+    session = Session()
+    session.start("may I?")
+    asked = {"interaction_id": "i1", **session.ids, "kind": "permission", "request": {}}
+    session.add("interaction/requested", asked)
+    session.end("interrupted")
+    return session
+
+
+def never_began() -> Session:
+    session = Session()
+    session.add("run/created", {"run": session.run("r1", "t1")})
+    return session
+
+
+def unverified() -> ContinuationPlan:
+    session = interrupted()
+    session.start("again").end("interrupted")
+    state, conversation = State(), Conversation()
+    for event in events(session, lost=[2]):
+        state.apply(event)
+        conversation.observe(event)
+    return plan(Facts("s1", state, conversation), source_run_id="r2", observation=SEEN, new_id=ids().__next__)
+
+
+def unopened_user() -> Session:
+    """A run without a message of a user; what a model said before it stands at the head."""
+    session = Session()
+    session.turn = 1
+    run = session.run("r1", "t1")
+    session.add("turn/start", {**session.ids, "invocation_id": "i-r1", "turn": 1, "run": run})
+    session.step().says("", ["c1"])
+    session.tool("c1")
+    session.end_step().end("interrupted")
+    return session
+
+
+def without_anchor() -> Session:
+    session = Session()
+    session.turn = 1
+    run = session.run("r1", "t1")
+    session.add("turn/start", {**session.ids, "invocation_id": "i-r1", "turn": 1, "run": run})
+    session.end("interrupted")
+    return session
+
+
+def open_turn() -> Session:
+    session = Session()
+    session.start("never ended")
+    return session
+
+
+#: Each reason with the plans that park for it and for nothing else.
+CASES: dict[str, list[Callable[[], ContinuationPlan]]] = {
+    "resume_feature_disabled": [lambda: interrupted().plan(enabled=False)],
+    "safety_observation_unavailable": [lambda: interrupted().plan(observation=Unobserved("the disk is gone"))],
+    "source_run_unreadable": [
+        lambda: interrupted().plan("r9"),
+        lambda: claimed("claim").plan("id-2"),
+        forked,
+        header_lost,
+    ],
+    "resume_candidate_missing": [
+        lambda: Session().plan(),
+        lambda: Session().plain_turn().plan(),  # type: ignore[attr-defined]
+    ],
+    "workspace_identity_missing": [lambda: interrupted(workspace_identity=None).plan()],
+    "runtime_identity_mismatch": [
+        lambda: paused().plan("r1"),
+        lambda: paused().plan(),
+        lambda: interrupted().plan("r1", purpose="handoff"),
+    ],
+    "runtime_lineage_missing": [lambda: faulty(run_id="r7").plan("r2")],
+    "source_prefix_digest_mismatch": [lambda: faulty(sum="0" * 32).plan("r2")],
+    "runtime_lineage_cycle": [lambda: faulty(last_seq=1).plan("r2")],
+    "runtime_lineage_claim_mismatch": [lambda: of_another_lineage().plan("r3"), lambda: created_otherwise().plan("r2")],
+    "runtime_lineage_start_mismatch": [lambda: started_wrongly().plan("r2")],
+    "continuation_claim_repair_required": [
+        lambda: claimed("claim").plan("r1"),
+        lambda: claimed("created").plan("r1"),
+        lambda: claimed("created").plan(),
+        lambda: stepped().plan("r1"),
+        lambda: stepped().plan(),
+        lambda: ended(settle=False).plan("r1"),
+        lambda: ended(settle=False).plan(),
+    ],
+    "continuation_started_indeterminate": [
+        lambda: claimed("start").plan("r1"),
+        lambda: claimed("start").plan(),
+    ],
+    "continuation_already_exists": [lambda: ended().plan("r1"), lambda: ended().plan()],
+    "pending_permission": [lambda: waiting().plan()],
+    "terminal_repair_failed": [lambda: open_turn().plan(), lambda: open_turn().plan("r1")],
+    "source_prefix_unverified": [unverified],
+    "dangling_tool_state": [lambda: called("unknown").plan()],
+    "workspace_identity_mismatch": [
+        lambda: interrupted().plan(observation=seen(workspace_identity="workspace-2")),
+        lambda: interrupted().plan(observation=seen(workspace_identity=None)),
+    ],
+    "background_operation_pending": [lambda: interrupted().plan(observation=seen(background_operations_settled=False))],
+    "checkpoint_restore_failed": [
+        lambda: interrupted().plan(observation=seen(checkpoint={"ref": "k", "high_water": 3, "restored": False})),
+        lambda: interrupted().plan(observation=seen(checkpoint={"ref": "k", "high_water": 2, "restored": True})),
+        lambda: interrupted().plan(observation=seen(checkpoint={})),
+    ],
+    "tool_catalog_mismatch": [lambda: called().plan(observation=seen(available_tool_names=("other",)))],
+    "continuation_identity_reused": [
+        lambda: interrupted().plan(turn_id="t1"),
+        lambda: interrupted().plan(new_id=iter(["i", "r1", "t", "c"]).__next__),
+        lambda: interrupted().plan(new_id=iter(["i", "r", "t1", "c"]).__next__),
+    ],
+    "provider_resume_head_unsupported": [lambda: unopened_user().plan()],
+    "provider_resume_boundary_unsupported": [lambda: without_anchor().plan()],
+}
+
+
+@pytest.mark.parametrize(
+    ("code", "case"), [(code, case) for code, cases in CASES.items() for case in cases], ids=lambda each: str(each)[:40]
+)
+def test_it_parks_for_this_and_says_what_to_do(code: str, case: Callable[[], ContinuationPlan]) -> None:
+    planned = case()
+    assert reasons(planned) == [code]
+    said = next(each for each in planned.diagnostics if each.code == code)
+    assert re.fullmatch(r"[A-Z].*[.!]", said.message), said
+    what, remedy = said.message.split(". ", 1)
+    assert what, said
+    assert remedy, said
+    assert "delete" not in told(planned).lower()
+
+
+def test_a_run_that_never_began_has_no_end_either() -> None:
+    planned = never_began().plan("r1")
+    assert reasons(planned) == [
+        "runtime_ledger_empty",
+        "terminal_repair_failed",
+        "provider_resume_boundary_unsupported",
+    ]
+    assert "Run r1 was created and never began. Send a new message" in told(planned)
+
+
+def test_every_reason_has_its_case() -> None:
+    assert {*CASES, "runtime_ledger_empty"} == set(REASONS)
+
+
+@pytest.mark.parametrize("table", [REASONS, STALE, REMARKS], ids=["reasons", "stale", "remarks"])
+def test_each_code_says_what_it_means_and_what_to_do(table: dict[str, Any]) -> None:
+    for code, row in table.items():
+        assert re.fullmatch(r"[a-z_]+", code)
+        assert row.meaning.endswith("."), code
+        assert row.remedy.endswith("."), code
+        assert "delete" not in row.remedy.lower(), code
+
+
+def test_what_accumulates_comes_in_the_order_of_the_checks() -> None:
+    session = Session()
+    session.start("go").step().says("", ["c1"])
+    session.tool("c1")
+    session.end_step().step(2).says("", ["c2"])
+    session.call("c2")
+    session.add("interaction/requested", {"interaction_id": "i", **session.ids, "kind": "question", "request": {}})
+    observed = seen(workspace_identity="x", background_operations_settled=False, checkpoint={}, available_tool_names=())
+    planned = session.plan(observation=observed, turn_id="t1")
+    wanted = ["pending_permission", "terminal_repair_failed", "dangling_tool_state", "workspace_identity_mismatch"]
+    wanted += ["background_operation_pending", "checkpoint_restore_failed", "tool_catalog_mismatch"]
+    assert reasons(planned) == [*wanted, "continuation_identity_reused"]
+    assert [code for code in REASONS if code in planned.rejection_reasons] == list(planned.rejection_reasons)
+
+
+def test_the_first_that_stands_alone_hides_the_others() -> None:
+    session = interrupted(workspace_identity=None)
+    nothing = Unobserved("gone")
+    assert reasons(session.plan("r9", enabled=False, observation=nothing)) == ["resume_feature_disabled"]
+    assert reasons(session.plan("r9", observation=nothing)) == ["safety_observation_unavailable"]
+    assert reasons(session.plan("r9", purpose="handoff")) == ["source_run_unreadable"]
+    assert reasons(session.plan("r1", purpose="handoff")) == ["workspace_identity_missing"]
+
+
+# ---------------------------------------------------------------- which run is meant
+
+
+def failed_then_plain() -> Session:
+    session = interrupted()
+    session.plain_turn()
+    return session
+
+
+def stopped() -> Session:
+    session = Session()
+    session.start("stop").end("aborted")
+    return session
+
+
+@pytest.mark.parametrize(
+    ("story", "run_id"),
+    [
+        (Session, None),
+        (interrupted, "r1"),
+        (stopped, "r1"),
+        (open_turn, "r1"),
+        (paused, "r1"),
+        (failed_then_plain, None),
+        (lambda: claimed("claim"), "r1"),
+        (lambda: claimed("created"), "r1"),
+        (lambda: claimed("start"), "r1"),
+        (stepped, "r1"),
+        (lambda: ended(settle=False), "r1"),
+        (ended, "r1"),
+        (lambda: Session().plain_turn(), None),
+    ],
+)
+def test_the_latest_run_that_was_interrupted(story: Callable[[], Session], run_id: str | None) -> None:
+    assert candidate(story().state) == run_id
+
+
+def test_a_run_that_has_completed_and_was_not_settled_is_not_interrupted() -> None:
+    session = Session()
+    session.start("hi").step().says().end_step().end("completed", settle=False)
+    assert candidate(session.state) is None
+
+
+def test_the_failed_continuation_is_meant_and_not_its_source() -> None:
+    session = claimed("start")
+    session.step().says("half").end_step().end("failed")
+    assert candidate(session.state) == "id-2"
+    assert [each["run_id"] for each in session.continuation().boundary["segments"]] == ["r1", "id-2"]
+
+
+def test_a_session_that_has_gone_on_names_the_run_that_could_still_be_meant() -> None:
+    planned = failed_then_plain().plan()
+    assert reasons(planned) == ["resume_candidate_missing"]
+    assert "r2, has completed; the last one before it that failed or was stopped is r1" in told(planned)
+
+
+# ---------------------------------------------------------------- what a plan that continues holds
+
+
+def test_a_plan_that_continues() -> None:
+    session = Session(max_steps=7, root={"kind": "goal", "goal": "x"})
+    session.start("go").end("interrupted")
+    found = session.continuation()
+    assert (found.invocation_id, found.run_id, found.turn_id, found.claim_id) == ("id-1", "id-2", "id-3", "id-4")
+    assert found.source == {"run_id": "r1", "invocation_id": "i-r1", "turn_id": "t1", "high_water": 3}
+    assert found.boundary == {"segments": session.state.segments("r1")}
+    assert found.boundary_digest == session.events[-1].sum
+    assert [(each["role"], text(each)) for each in found.replay] == [("user", "go")]
+    assert found.replay_through_seq == 2
+    assert (found.max_steps, found.root) == (7, {"kind": "goal", "goal": "x"})
+    assert found.configuration == {
+        "backend": "fake",
+        "model": "fake-model",
+        "cwd": "/tmp",
+        "permission_mode": "ask",
+    }
+    assert (found.composition, found.sandbox_boundary_denied, found.rerun) == (None, False, ())
+
+
+def test_the_digest_is_that_of_compact_json_with_sorted_keys() -> None:
+    found = called().continuation()
+    compact = json.dumps(list(found.replay), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert found.replay_digest == hashlib.sha256(compact.encode()).hexdigest()
+
+
+def test_plans_and_continuations_are_json() -> None:
+    planned = called().plan()
+    shown = json.loads(json.dumps(planned.to_json()))
+    assert shown["disposition"] == "continue"
+    assert shown["continuation"]["replay_messages"] == 3
+    assert shown["continuation"]["safety"]["workspace_identity"] == WORKSPACE
+    assert (
+        json.loads(json.dumps(interrupted().plan("r9").to_json()))["diagnostics"][0]["code"] == "source_run_unreadable"
+    )
+
+
+def test_a_turn_id_of_the_callers_is_taken_and_none_is_minted_for_it() -> None:
+    found = interrupted().continuation(turn_id="mine")
+    assert (found.invocation_id, found.run_id, found.turn_id, found.claim_id) == ("id-1", "id-2", "mine", "id-3")
+
+
+@pytest.mark.parametrize("turn_id", ["t1", "mine", "id-3"])
+def test_turns_that_are_claimed_or_admitted_are_taken(turn_id: str) -> None:
+    session = claimed("claim") if turn_id == "id-3" else interrupted()
+    if turn_id == "mine":
+        admitted = {"turn_id": "mine", "run_id": "rm", "previous_root_turn_id": None, "execution": {"kind": "root"}}
+        session.add("turn/admitted", {**admitted, "input": {"content": []}, "input_digest": "0" * 64})
+    session.start("another").end("interrupted")
+    assert "continuation_identity_reused" in reasons(session.plan(turn_id=turn_id))
+
+
+def test_nothing_is_minted_for_a_plan_that_parks() -> None:
+    def never() -> str:
+        raise AssertionError("an id was minted")
+
+    for planned in (open_turn().plan(new_id=never), interrupted().plan(turn_id="t1", new_id=never)):
+        assert planned.disposition == "park"
+
+
+def test_the_composition_and_a_denial_go_with_it() -> None:
+    session = Session()
+    session.start("go")
+    session.add("run/composition", {"run_id": "r1", "composition": {"tool_names": ["tool"], "schema": 1}})
+    asked = {"interaction_id": "i1", **session.ids, "kind": "sandbox_boundary", "request": {}}
+    session.add("interaction/requested", asked)
+    outcome = {"kind": "sandbox_boundary_decision", "decision": "deny"}
+    session.add("interaction/resolved", {"interaction_id": "i1", "outcome": outcome})
+    session.end("interrupted")
+    found = session.continuation()
+    assert found.sandbox_boundary_denied
+    assert found.composition == {"tool_names": ["tool"], "schema": 1}
+    session.resume()
+    session.end("failed")
+    assert session.continuation().sandbox_boundary_denied  # it was denied in a run of the lineage
+
+
+def test_a_plan_reserves_nothing() -> None:
+    session = interrupted()
+    before = len(session.events)
+    assert session.continuation() == session.continuation()
+    assert len(session.events) == before
+
+
+# ---------------------------------------------------------------- calls whose outcome is unknown
+
+
+@pytest.mark.parametrize(("recovery", "way"), [("read_only", True), ("idempotent", True), ("reconcile", False)])
+def test_an_unknown_call_is_run_again_only_where_its_recovery_allows(recovery: str, way: bool) -> None:
+    session = called("unknown", recovery)
+    planned = session.plan()
+    assert reasons(planned) == ["dangling_tool_state"]
+    assert ("--rerun " + recovery in told(planned)) == way
+    if way:
+        found = session.continuation(rerun=(recovery,))
+        assert [session.events[seq].type for seq in found.rerun] == ["tool/call"]
+        other = {"read_only": "idempotent", "idempotent": "read_only"}[recovery]
+        assert reasons(session.plan(rerun=(other,))) == ["dangling_tool_state"]
+
+
+@pytest.mark.parametrize("recovery", ["never", "reconcile", "everything"])
+def test_other_recoveries_may_not_be_named(recovery: str) -> None:
+    with pytest.raises(ValueError, match="never run again"):
+        interrupted().plan(rerun=(recovery,))
+
+
+def test_a_call_that_is_run_again_needs_its_tool() -> None:
+    session = called("unknown", "read_only")
+    planned = session.plan(rerun=("read_only",), observation=seen(available_tool_names=()))
+    assert reasons(planned) == ["tool_catalog_mismatch"]
+
+
+@pytest.mark.parametrize("source", ["user", "reconciled", "late", "rerun"])
+def test_an_outcome_settles_it(source: str) -> None:
+    session = called("unknown")
+    session.outcome(next(iter(session.unknown)), source)
+    assert "outcome" in text(session.continuation().replay[-1])
+
+
+def test_an_unknown_call_of_another_turn_is_no_matter() -> None:
+    session = called("unknown")
+    session.start("again").end("interrupted")
+    assert session.continuation("r2").source["run_id"] == "r2"
+
+
+def test_an_unknown_call_of_an_earlier_run_of_the_lineage_is() -> None:
+    session = called("unknown", "idempotent")
+    first = session.resume(rerun=("idempotent",))
+    session.end("failed")
+    assert reasons(session.plan()) == ["dangling_tool_state"]
+    assert session.continuation(rerun=("idempotent",)).rerun == first.rerun
+
+
+def test_an_unknown_call_in_a_turn_that_is_open_is_told_too() -> None:
+    session = Session()
+    session.start("go").step().says("", ["c1", "c2"])
+    session.call("c1", recovery="read_only")
+    planned = session.plan()
+    assert reasons(planned) == ["terminal_repair_failed", "dangling_tool_state"]
+    assert told(planned).count("call c") == 1  # c2 never ran
+    assert reasons(session.plan(rerun=("read_only",))) == ["terminal_repair_failed"]
+
+
+def test_a_call_that_its_turn_ended_without_is_unknown_and_cannot_be_settled() -> None:
+    session = Session()
+    session.start("go").step().says("", ["c1"])
+    session.call("c1", recovery="read_only")
+    session.end_step().end("interrupted")
+    planned = session.plan(rerun=("read_only",))
+    assert reasons(planned) == ["dangling_tool_state"]
+    assert "say so in a new message" in told(planned)
+
+
+# ---------------------------------------------------------------- what is only remarked on
+
+
+def remarked(planned: ContinuationPlan) -> list[str]:
+    assert planned.disposition == "continue", planned
+    return [each.code for each in planned.diagnostics]
+
+
+def test_a_workspace_that_was_moved_is_remarked_on() -> None:
+    planned = interrupted().plan(observation=seen(cwd="/elsewhere"))
+    assert remarked(planned) == ["workspace_location_changed"]
+    assert "/tmp" in told(planned)
+    assert "/elsewhere" in told(planned)
+
+
+@pytest.mark.parametrize("key", ["model", "backend", "connection", "permission_mode"])
+def test_what_is_set_differently_now_is_remarked_on(key: str) -> None:
+    session = interrupted()
+    session.add("session/updated", {"patch": {key: "another"}})
+    planned = session.plan()
+    assert remarked(planned) == ["configuration_changed"]
+    assert "another" in told(planned)
+    assert session.continuation().configuration[key] == "another"
+
+
+def test_tools_that_the_run_had_and_did_not_call_are_remarked_on() -> None:
+    session = Session()
+    session.start("go")
+    session.add("run/composition", {"run_id": "r1", "composition": {"tool_names": ["tool", "other", 3]}})
+    session.end("interrupted")
+    planned = session.plan()
+    assert remarked(planned) == ["tools_missing"]
+    assert "other" in told(planned)
+
+
+def test_a_turn_that_came_later_is_remarked_on_and_not_replayed() -> None:
+    session = failed_then_plain()
+    planned = session.plan("r1")
+    assert remarked(planned) == ["later_turn_left_out"]
+    assert planned.continuation is not None
+    assert [text(each) for each in planned.continuation.replay] == ["go on after the crash"]
+
+
+def test_every_remark_has_its_test() -> None:
+    assert set(REMARKS) == {
+        "workspace_location_changed",
+        "configuration_changed",
+        "tools_missing",
+        "later_turn_left_out",
+    }
+
+
+# ---------------------------------------------------------------- what else stands open in the session
+
+
+def test_another_turn_that_stands_open_is_in_the_way() -> None:
+    session = interrupted()
+    session.start("and another")
+    planned = session.plan("r1")
+    assert reasons(planned) == ["terminal_repair_failed"]
+    assert "Turn t2 of the session stands open" in told(planned)
+
+
+def test_so_is_one_that_is_paused_or_rests_at_a_start_or_is_only_claimed() -> None:
+    session = interrupted()
+    session.start("long").step().says("half").end_step()
+    session.pause()
+    assert "waits for its successor" in told(session.plan("r1"))
+    other = interrupted()
+    other.start("another").end("interrupted")
+    other.resume("r2", upto="claim")
+    assert "is claimed and has not started" in told(other.plan("r1"))
+    third = interrupted()
+    third.start("another").end("interrupted")
+    third.resume("r2")
+    assert "settles it" in told(third.plan("r1"))
+    for each in (session, other, third):
+        assert reasons(each.plan("r1")) == ["terminal_repair_failed"]
+
+
+def test_a_run_whose_turn_was_ended_by_its_successor_is_no_source() -> None:
+    session = Session()
+    session.start("go")
+    session.add("run/created", {"run": session.run("r1b", "t1")})
+    start = {"protocol": "continuation_start_v2", "start_kind": "runtime_admission", "purpose": "handoff"}
+    start |= {"claim_id": "x", "run_id": "r1b", "turn_id": "t1", "boundary_digest": "", "replay_digest": "0" * 64}
+    session.add("continuation/start", {**start, "source": {}})
+    session.add("turn/end", {"turn_id": "t1", "run_id": "r1b", "reason": {"kind": "interrupted"}})
+    planned = session.plan("r1")
+    assert "terminal_repair_failed" in reasons(planned)
+    assert "ended by another run" in told(planned)
+
+
+def test_an_anchor_without_words_is_nothing_to_go_on_from() -> None:
+    session = Session()
+    session.plain_turn()
+    session.start("").end("interrupted")
+    assert reasons(session.plan()) == ["provider_resume_boundary_unsupported"]
+
+
+# ---------------------------------------------------------------- handoffs
+
+
+def test_a_successor_is_planned_with_the_ids_of_the_pause_and_the_sources_configuration() -> None:
+    session = Session(connection="c", agent_id="a")
+    session.start("long").step().says("half", ["c1"])
+    session.tool("c1")
+    session.end_step()
+    session.pause()
+    session.add("session/updated", {"patch": {"model": "another"}})
+
+    def never() -> str:
+        raise AssertionError("an id was minted")
+
+    planned = session.plan("r1", purpose="handoff", new_id=never, enabled=False)
+    found = planned.continuation
+    assert found is not None, planned
+    assert planned.diagnostics == ()
+    assert (found.invocation_id, found.run_id, found.turn_id, found.claim_id) == ("i-r1'", "r1'", "t1", "c-r1'")
+    assert (found.max_steps, found.configuration["model"], found.configuration["connection"]) == (9, "fake-model", "c")
+    claim = drafts.claim(found, session.facts, claimed_at=5)
+    session.append(claim)
+    assert claim.data["turn"] == 1
+    assert "previous_root_turn_id" not in claim.data
+    run = claim.data["target_run"]
+    assert (run["agent_id"], run["max_steps"], run.get("resumed_from_run_id")) == ("a", 9, None)
+    # The claim is its own: planned again it is as it was, until the successor has started.
+    assert session.continuation("r1", purpose="handoff") == found
+    session.append(drafts.created(claim))
+    assert session.continuation("r1", purpose="handoff") == found
+    assert reasons(session.plan("r1")) == ["runtime_identity_mismatch"]
+    session.append(drafts.start(claim))
+    assert reasons(session.plan("r1", purpose="handoff")) == ["continuation_started_indeterminate"]
+    assert not session.state.problems
+
+
+def test_a_claim_of_another_replay_is_not_the_successors() -> None:
+    session = paused()
+    session.claim("r1", "handoff")
+    assert reasons(session.plan("r1", purpose="handoff")) == ["continuation_claim_repair_required"]
+
+
+def test_a_handoff_that_is_over_waits_for_nobody() -> None:
+    session = paused()
+    session.add("turn/end", {"turn_id": "t1", "run_id": "r1", "reason": {"kind": "interrupted"}})
+    assert reasons(session.plan("r1", purpose="handoff")) == ["runtime_identity_mismatch"]
+
+
+# ---------------------------------------------------------------- what holds for all
+
+
+def test_a_chain_of_two_hundred_costs_no_more_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = interrupted()
+    session.resume()
+    read: list[str] = []
+    get = Closed.get
+    monkeypatch.setattr(Closed, "get", lambda self, key: read.append(key) or get(self, key))
+    costs = {}
+    for number in range(2, 201):
+        session.end("failed")
+        del read[:]
+        found = session.continuation()
+        costs[number] = len(read)
+        assert len(found.boundary["segments"]) == number
+        fresh = iter(f"{number}-{name}" for name in "irtc")
+        session.resume(new_id=fresh.__next__)
+    assert costs[200] == costs[2]
+    assert not session.state.problems
+
+
+class Workspaces(Nonsense):
+    """Nonsense whose runs mostly say where they worked."""
+
+    def run(self, run_id: str, turn_id: str, **more: Any) -> dict[str, Any]:
+        return super().run(run_id, turn_id, **{"workspace_identity": self.any(WORKSPACE), **more})
+
+
+def snapshot(facts: Facts) -> bytes:
+    """All that the facts hold, as far as it can be seen."""
+    said = [facts.conversation.messages(), facts.conversation.configuration()]
+    return orjson.dumps([summary.to_json(facts.state), facts.state.turn_rows(), facts.state.run_rows(), said])
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(0, 10**9), st.integers(1, 60), st.sampled_from([0.0, 0.0, 0.05, 0.3]))
+def test_a_plan_never_raises_and_is_a_function_of_the_facts(seed: int, length: int, wild: float) -> None:
+    builder = Workspaces(seed, length, wild)
+    state, conversation = State(), Conversation()
+    for event in events(builder):
+        state.apply(event)
+        conversation.observe(event)
+    facts = Facts("s1", state, conversation)
+    before = snapshot(facts)
+    for run_id in (None, "r0", "r1", "r2", "rS", "unheard of"):
+        for asked in ({}, {"purpose": "handoff"}, {"rerun": ("read_only", "idempotent"), "turn_id": "t1"}):
+            given_ids: dict[str, Any] = {"observation": SEEN, **asked}
+            planned = plan(facts, source_run_id=run_id, new_id=ids().__next__, **given_ids)
+            assert planned == plan(facts, source_run_id=run_id, new_id=ids().__next__, **given_ids)
+            reasons(planned)
+            json.dumps(planned.to_json())
+            assert set(planned.rejection_reasons) <= set(REASONS)
+            if planned.continuation is not None:
+                _goes_through(builder, facts, planned)
+    assert snapshot(facts) == before
+
+
+def _goes_through(builder: Workspaces, facts: Facts, planned: ContinuationPlan) -> None:
+    """What a plan that continues writes is legal, and nothing that a reader would complain of."""
+    found = planned.continuation
+    assert found is not None
+    revalidate(found, facts, SEEN)
+    state, known = fold(builder), len(facts.state.problems)
+    claim = drafts.claim(found, facts, claimed_at=1)
+    todo = [claim, drafts.created(claim), drafts.start(claim)]
+    todo = todo[found.claim_id in state.continuations.claims :]
+    seq, ts, prev = builder.seq, state.last_ts, builder.prev
+    for draft in todo:
+        state.check(draft)
+        line, prev = encode(draft, seq, ts, prev)
+        event = decode(line)
+        assert event is not None
+        state.apply(event)
+        seq += 1
+    assert len(state.problems) == known
+    assert drafts.unfinished(state) == found.claim_id
+
+
+def play(draw: Any, session: Session) -> None:
+    """What a run does, and how it ends."""
+    turn = session.state.turns.open[session.ids["turn_id"]]
+    for step in range(turn.step + 1, turn.step + 1 + draw(st.integers(0, 2))):
+        calls = [f"c{step}-{index}" for index in range(draw(st.integers(0, 2)))]
+        session.step(step).says(draw(st.sampled_from(["", "words"])), calls)
+        for call in calls:
+            state, recovery = draw(st.sampled_from(["ok", "error", "unknown"])), draw(st.sampled_from(RECOVERIES))
+            seq = session.tool(call, state, recovery)
+            if state == "unknown" and draw(st.booleans()):
+                session.outcome(seq)
+        session.end_step()
+    session.end(draw(st.sampled_from(["completed", "interrupted", "failed", "aborted"])), draw(st.booleans()))
+
+
+def repair(session: Session) -> None:
+    for draft in plan_closers(session.state).drafts:
+        session.add(draft.type, draft.data)
+    claim_id = drafts.unfinished(session.state)
+    if claim_id is not None:
+        session.append(*drafts.settle(session.state, claim_id))
+
+
+RECOVERIES = ["read_only", "idempotent", "reconcile", "never"]
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data())
+def test_whatever_a_session_went_through_what_is_planned_can_be_done(data: st.DataObject) -> None:
+    draw, session, fresh = data.draw, Session(), ids()
+    for _ in range(draw(st.integers(1, 8))):
+        run_id = draw(st.sampled_from([None, *session.first]))
+        rerun = draw(st.sampled_from([(), ("read_only", "idempotent")]))
+        planned = session.plan(run_id, rerun=rerun, new_id=fresh.__next__)
+        if planned.continuation is None or draw(st.booleans()):
+            repair(session)
+            session.start(f"turn {session.seq}")
+            play(draw, session)
+            continue
+        revalidate(planned.continuation, session.facts, SEEN)
+        upto = draw(st.sampled_from(["claim", "created", "start", "start", "start"]))
+        found = session.resume(run_id, upto, rerun=rerun, new_id=fresh.__next__)
+        assert reasons(session.plan(planned.source_run_id))[0].startswith("continuation_")
+        if upto == "start" and draw(st.booleans()):
+            assert orjson.dumps(session.history.messages(found.run_id)) == orjson.dumps(list(found.replay))
+            play(draw, session)
+        else:
+            repair(session)
+            assert reasons(session.plan(planned.source_run_id)) == ["continuation_already_exists"]
+            after = session.continuation(found.run_id, rerun=RECOVERIES[:2], new_id=fresh.__next__)
+            assert after.boundary["segments"][:-1] == found.boundary["segments"]
+            assert after.replay == found.replay
+    assert not session.state.problems
