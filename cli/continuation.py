@@ -74,9 +74,14 @@ def _planned(doc: Doc) -> str:
     continuation = doc["continuation"]
     if continuation is None:
         return "park"
-    again = continuation["rerun"]
+    # Ids of a plan that nothing was recovered for are not used by anybody.
     ids = f"run {line(continuation['run_id'], 128)}, turn {line(continuation['turn_id'], 128)}"
-    return f"continue as {ids}" + (f", {count(len(again), 'call')} made again" if again else "")
+    again = continuation["rerun"]
+    return (
+        "continue"
+        + (f" as {ids}" if doc["recovered"] is not None else "")
+        + (f", {count(len(again), 'call')} made again" if again else "")
+    )
 
 
 def _untold(reasons: list[str], told: list[Doc]) -> list[Doc]:

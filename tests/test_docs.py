@@ -15,7 +15,8 @@ import maka
 from maka.cli import exits
 from maka.journal import codec, events, findings, reader, shapes
 from support import documents
-from support.documents import CONFIGURATION, EMBEDDING, FORMAT, LIBRARY, MODELS, RUNBOOK
+from support.command import here
+from support.documents import CONFIGURATION, CONTINUATIONS, EMBEDDING, FORMAT, LIBRARY, MODELS, RUNBOOK
 
 DOCUMENTS = {
     "format.md": FORMAT,
@@ -24,9 +25,10 @@ DOCUMENTS = {
     "configuration.md": CONFIGURATION,
     "embedding.md": EMBEDDING,
     "models.md": MODELS,
+    "continuations.md": CONTINUATIONS,
 }
 #: Those whose examples run one after the other, section by section.
-WITH_EXAMPLES = ("library.md", "configuration.md", "embedding.md")
+WITH_EXAMPLES = ("library.md", "configuration.md", "embedding.md", "continuations.md")
 
 # ---------------------------------------------------------------- format.md: tables
 
@@ -289,10 +291,9 @@ def test_the_runbook_s_way_out_of_an_indeterminate_start_leads_out(tmp_path: Pat
     path.parent.mkdir(mode=0o700)
     path.write_bytes((documents.DOCS.parent / "fixtures" / "corpus" / "claim-indeterminate.jsonl").read_bytes())
     assert "claim_indeterminate" in [finding.code for finding in maka.load(path).findings]
-    with maka.open_session(path, repair=False) as journal:
-        journal.append(maka.TurnStopRequested(stop_id="s", turn_id="tT", source="a person", mode="immediate"))
-        journal.flush()
+    [claim] = maka.inspect(path).continuations()
+    assert here("session", "settle", path, "--claim", claim["claim_id"]).code == exits.DONE
     ended = maka.load(path)
     assert ended.verdict == "healthy"
-    assert [turn["status"] for turn in ended.turns()] == ["interrupted", "aborted"]
+    assert [turn["status"] for turn in ended.turns()] == ["interrupted", "failed"]
     assert not ended.findings
