@@ -298,6 +298,25 @@ def test_a_turn_that_asks_a_person_is_stopped_with_the_mode_to_change(resume: Ru
     assert orders.orders() == []
 
 
+@pytest.mark.parametrize(("app", "asks"), [("questioning", "Which colour?"), ("leaving", "to leave its sandbox")])
+def test_whatever_a_turn_asks_it_is_stopped(resume: Run, orders: Orders, app: str, asks: str) -> None:
+    orders.kill_at("text")
+    ran = resume("--app", f"agent:{app}")
+    assert ran.code == 1
+    assert "aborted: nobody_to_answer" in ran.out
+    assert ran.err.startswith("maka: the turn was stopped: it asks ")
+    assert asks in ran.err
+    assert "in a program that answers" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_there_is_a_sentence_for_whatever_a_turn_may_ask() -> None:
+    from maka.cli.resume import _ASKS
+    from maka.runtime.interaction_shapes import ANSWER_OF
+
+    assert set(_ASKS) == {f"{kind}_request" for kind in ANSWER_OF}
+
+
 def test_what_changes_between_plan_and_claim_ends_it_unclaimed(
     resume: Run, orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:

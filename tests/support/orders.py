@@ -23,7 +23,8 @@ import json
 import os
 from pathlib import Path
 
-from maka.runtime import App, SafetyObservation, ToolOutput, loop_backend
+from maka.runtime import App, SafetyObservation, ToolOutput, loop_backend, scripted_backend
+from maka.runtime.backends.scripted import Boundary, Question
 from maka.runtime.model import Finish, ModelError, TextDelta, ToolCallChunk
 
 HERE = Path(__file__).parent
@@ -89,6 +90,14 @@ app = App(backends=backends, default_backend="loop", model="m", tools=[Order()],
 inspected = App(backends=backends, default_backend="loop", tools=[Order()], safety_inspector=Inspector())
 toolless = App(backends=backends, default_backend="loop", model="m")
 broken = 5
+
+
+def playing(part):
+    return App(backends={"loop": scripted_backend([[part]])}, default_backend="loop")
+
+
+questioning = playing(Question("Which colour?", lambda outcome: ["Red."]))
+leaving = playing(Boundary({"network": True}, then=lambda outcome: ["Gone."]))
 '''
 
 _LIFE = """
