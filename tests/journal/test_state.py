@@ -40,6 +40,9 @@ def test_anything_folds_and_history_is_legal(drawn: list[Event], cut: int) -> No
         pieces.apply(event)
     assert_legal(history.messages())
     orjson.dumps(history.annotated())
+    for run_id in [*state.runs.live, *(row[0] for row in state.runs.closed)]:
+        assert_legal(history.messages(run_id))
+        orjson.dumps([history.replay(run_id).messages, state.segments(run_id), state.lineage_fault(run_id)])
     assert shown(pieces) == shown(state)
     assert orjson.dumps(summary.to_json(pieces)) == orjson.dumps(summary.to_json(state))
     seqs = [finding.seq for finding in state.problems if finding.code != "unanswered_call"]

@@ -1,13 +1,18 @@
 """Claims and handoffs: how they stand, and which pauses seal nothing."""
 
+from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pytest
 
+from maka.journal import summary
 from maka.journal.errors import InvalidEvent
 from maka.journal.events import Draft
+from maka.journal.state import State
 from support.builder import Builder, digest
-from support.folds import fold, problems
+from support.folds import events, fold, problems
+from support.lineages import Story
 
 
 def source(builder: Builder, seq: int, run_id: str = "r1", turn_id: str = "t1") -> dict[str, Any]:
@@ -309,3 +314,167 @@ def test_a_stop_ends_the_rest() -> None:
     assert not state.turns.left_alone(state.turns.open["t1"])
     assert state.turn_rows()[0]["status"] == "aborted"
     assert state.information() == []
+
+
+# ---------------------------------------------------------------- lineages
+
+
+def chain(depth: int) -> Story:
+    """A run that a crash cut off, and continuations of it that were cut off in their turn."""
+    story = Story().start().end("interrupted")
+    for number in range(1, depth):
+        story.go_on(f"r{number}").end("interrupted")
+    return story
+
+
+def test_segments_are_those_of_the_lineage_and_the_runs_own() -> None:
+    story = chain(3)
+    terminals = [event for event in story.events if event.type == "turn/end"]
+    assert story.state.segments("r3") == [
+        {
+            "session_id": "s1",
+            "invocation_id": f"i-r{number}",
+            "run_id": f"r{number}",
+            "turn_id": f"t{number}",
+            "first_seq": story.first[f"r{number}"],
+            "last_seq": terminal.seq,
+            "sum": terminal.sum,
+        }
+        for number, terminal in enumerate(terminals, 1)
+    ]
+    assert story.state.segments("r2") == story.state.segments("r3")[:2]
+    assert story.events[-4].data["boundary"]["segments"] == story.state.segments("r2")
+    assert story.state.lineage_fault("r3") is None
+    assert refused(story, "continuation/claim", chain(4).events[-4].data) is None
+    assert story.state.problems == []
+
+
+def test_a_long_lineage_is_held_once() -> None:
+    sizes = [len(orjson.dumps(summary.to_json(chain(depth).state))) for depth in (10, 20, 40)]
+    assert sizes[2] - sizes[1] < 2.2 * (sizes[1] - sizes[0])
+
+
+def test_a_handed_off_run_has_its_segment_too() -> None:
+    story = chain(2)
+    story.start().step().says().end_step()
+    story.pause().go_on("r3", "handoff").end()
+    assert [segment["run_id"] for segment in story.state.segments("r3'")] == ["r3", "r3'"]
+    assert [segment["turn_id"] for segment in story.state.segments("r3'")] == ["t3", "t3"]
+    row = story.state.continuation_rows()[-1]
+    assert (row["root_run_id"], row["depth"], row["advice"]) == ("r3", 1, "its run is over; nothing to do")
+
+
+Change = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+
+BOUNDARIES: dict[str, tuple[str, Change]] = {
+    "another run's": ("runtime_lineage_missing", lambda own: [own[0], {**own[1], "run_id": "rX"}]),
+    "another number": ("source_prefix_digest_mismatch", lambda own: [own[0], {**own[1], "last_seq": 1}]),
+    "another sum": ("source_prefix_digest_mismatch", lambda own: [{**own[0], "sum": "f" * 32}, own[1]]),
+    "no sum": ("source_prefix_digest_mismatch", lambda own: [own[0], {**own[1], "sum": None}]),
+    "too few": ("runtime_lineage_claim_mismatch", lambda own: own[1:]),
+    "another order": ("runtime_lineage_claim_mismatch", lambda own: own[::-1]),
+    "a run twice": ("runtime_lineage_cycle", lambda own: [*own, own[0]]),
+    "the target": ("runtime_lineage_cycle", lambda own: [{**own[0], "run_id": "r3"}, own[1]]),
+}
+
+
+@pytest.mark.parametrize("what", BOUNDARIES)
+def test_nothing_goes_on_from_a_boundary_that_is_not_the_lineage(what: str) -> None:
+    code, change = BOUNDARIES[what]
+    story = chain(2)
+    own = story.state.segments("r2")
+    story.admit(story.claim("r2", boundary={"segments": change(own)})).end("interrupted")
+    assert (story.state.lineage_fault("r3") or ("",))[0] == code
+    assert story.state.lineage_fault("r2") is None
+    assert story.state.problems == [], "it is no damage"
+    story.go_on("r3").end("interrupted")
+    assert story.state.lineage_fault("r4") == story.state.lineage_fault("r3")
+    kept = summary.from_json(orjson.loads(orjson.dumps(summary.to_json(story.state))))
+    assert kept.lineage_fault("r4") == story.state.lineage_fault("r4")
+    assert kept.segments("r4") == story.state.segments("r4")
+
+
+def test_nothing_goes_on_from_a_source_that_is_not_there() -> None:
+    story = chain(1)
+    story.start()
+    live = story.claim("r2", segments=[{**story.state.segments("r1")[0], "run_id": "r2"}])
+    assert (story.state.lineage_fault(live["target_run"]["run_id"]) or ("",))[0] == "runtime_lineage_missing"
+
+
+def test_nothing_goes_on_from_a_target_that_was_there_before() -> None:
+    story = chain(1)
+    story.plain_turn()
+    run = story.run("r2", "t2")
+    story.claim("r1", target_run=run)
+    assert (story.state.lineage_fault("r2") or ("",))[0] == "runtime_lineage_cycle"
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"turn_id": "t9"}, "runtime_lineage_start_mismatch"),
+        ({"boundary_digest": "f" * 32}, "runtime_lineage_start_mismatch"),
+        ({"replay_digest": "1" * 64}, "runtime_lineage_start_mismatch"),
+        ({"source": {"run_id": "r1"}}, "runtime_lineage_start_mismatch"),
+        ({"purpose": "handoff"}, "runtime_lineage_start_mismatch"),
+        ({"run": {"run_id": "r2", "turn_id": "t2"}}, "runtime_lineage_claim_mismatch"),
+        ({"claim_id": "another"}, "runtime_lineage_claim_mismatch"),
+    ],
+)
+def test_nothing_goes_on_from_a_run_that_is_not_as_claimed(change: dict[str, Any], code: str) -> None:
+    story = chain(1)
+    story.admit(story.claim("r1"), **change)
+    fault = story.state.lineage_fault("r2")
+    assert fault is not None
+    assert (fault[0], "r2" in fault[1]) == (code, True)
+    assert story.state.lineage_fault("r1") is None
+
+
+def test_each_state_has_its_advice() -> None:
+    story = chain(1)
+    claim = story.claim("r1", claim_id="it's; a claim")
+    assert "`maka session resume TARGET`" in story.state.continuation_rows()[0]["advice"]
+    story.admit(claim)
+    assert """settle TARGET --claim 'it'"'"'s; a claim'`""" in story.state.continuation_rows()[0]["advice"]
+    story.end()
+    assert "nothing to do" in story.state.continuation_rows()[0]["advice"]
+    story.start().step().says().end_step()
+    story.pause().claim("r3", "handoff")
+    assert "picks this up" in story.state.continuation_rows()[1]["advice"]
+
+
+def test_the_depth_of_a_lineage() -> None:
+    rows = chain(4).state.continuation_rows()
+    assert [(row["root_run_id"], row["depth"]) for row in rows] == [("r1", 1), ("r1", 2), ("r1", 3)]
+
+
+# ---------------------------------------------------------------- what is not verified
+
+
+def test_the_first_line_that_is_not_verified() -> None:
+    builder = Builder().plain_turn().plain_turn()
+    assert fold(builder).unverified_seq is None
+    state = fold(builder, lost=[9, 4])
+    assert state.unverified_seq == 5
+    kept = summary.from_json(orjson.loads(orjson.dumps(summary.to_json(state))))
+    assert kept.unverified_seq == 5
+
+
+@pytest.mark.parametrize(("missing", "unverified", "lost"), [([], [], False), ([[5, 6]], [], True), ([], [4], True)])
+def test_a_gap_says_that_something_was_lost(missing: list[Any], unverified: list[int], lost: bool) -> None:
+    builder = Builder().plain_turn()
+    gap = {"spans": [{"offset": 1, "length": 2}], "missing": missing, "unverified": unverified, "accepted": []}
+    seq = builder.add("journal/gap", gap)
+    builder.plain_turn()
+    assert fold(builder).unverified_seq == (seq if lost else None)
+
+
+def test_what_a_parent_lost_is_the_parents() -> None:
+    parent = Builder().plain_turn()
+    child = Builder("s2", parent={"session_id": "s1", "seq": parent.seq - 1, "sum": parent.prev}).plain_turn()
+    state = State()
+    for event in events(parent, lost=[2]):
+        state.inherit(event)
+    for event in events(child):
+        state.apply(event)
+    assert state.unverified_seq is None

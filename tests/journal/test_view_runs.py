@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from maka.journal.state import State
 from support.builder import Builder
-from support.folds import fold
+from support.folds import events, fold
+from support.lineages import Story
 
 
 def rows(builder: Builder) -> list[tuple[str, str, str | None]]:
@@ -84,3 +86,47 @@ def test_rows_stand_in_the_order_in_which_runs_appeared() -> None:
 def test_a_run_whose_opening_was_lost_is_believed_at_its_end() -> None:
     builder = Builder().plain_turn()
     assert [(row["run_id"], row["status"]) for row in fold(builder, [1]).run_rows()] == [("r1", "completed")]
+
+
+# ---------------------------------------------------------------- which came last
+
+
+def test_the_run_that_was_opened_last() -> None:
+    builder = Builder()
+    assert fold(builder).runs.newest is None
+    builder.plain_turn()
+    builder.add("run/created", {"run": builder.run("rX", "tX")})
+    assert fold(builder).runs.newest == "r1"
+    story = Story().start().end("interrupted").go_on("r1")
+    assert story.state.runs.newest == "r2"
+
+
+def test_the_failed_run_that_came_last() -> None:
+    builder = Builder().start().end("aborted").start().end("failed", settle=False).plain_turn()
+    assert fold(builder).runs.failed == "r1"
+    builder.add("run/settled", {"run_id": "r2"})
+    assert fold(builder).runs.failed == "r2"
+    builder.start().end("max_tokens")
+    assert fold(builder).runs.failed == "r2"
+    builder.start().end("interrupted")
+    assert fold(builder).runs.failed == "r5"
+    assert fold(builder).runs.own("r5") is not None
+
+
+def test_the_one_that_is_settled_last_is_not_the_one_that_came_last() -> None:
+    builder = Builder().start().end("failed", settle=False).start().end("failed")
+    builder.add("run/settled", {"run_id": "r1"})
+    assert fold(builder).runs.failed == "r2"
+
+
+def test_a_parents_runs_are_no_candidates() -> None:
+    parent = Builder().start().end("failed")
+    parent.start()
+    child = Builder("s2", parent={"session_id": "s1", "seq": parent.seq - 1, "sum": parent.prev})
+    state = State()
+    for event in events(parent):
+        state.inherit(event)
+    for event in events(child):
+        state.apply(event)
+    assert (state.runs.newest, state.runs.failed, state.runs.own("r1")) == (None, None, None)
+    assert state.runs.known("r1")
