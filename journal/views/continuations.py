@@ -230,9 +230,10 @@ def judge_lineage(continuations: Continuations, runs: Runs, claim: Claim, segmen
     if runs.known(target):
         return "runtime_lineage_cycle", f"{who} reserves run {target}, which was there before"
     source = text_of(claim.data["source"].get("run_id")) or ""
-    wanted = [_mark(segment) for segment in continuations.segments(claim.earlier)]
-    if listed == [*wanted, (source, *(_terminal(runs, source) or ()))]:
-        return None
+    if len(listed) == claim.depth:  # else the lineage need not be walked
+        wanted = [_mark(segment) for segment in continuations.segments(claim.earlier)]
+        if listed == [*wanted, (source, *(_terminal(runs, source) or ()))]:
+            return None
     for run_id in [source, *(run_id for run_id, *_ in listed)]:
         if _terminal(runs, run_id) is None:
             return "runtime_lineage_missing", f"run {run_id} of {who} is not in this journal or has no terminal fact"

@@ -136,6 +136,27 @@ def test_what_is_empty_is_not_shown() -> None:
         assert f"\n{title}\n" not in shown(quiet)
 
 
+CLAIM = {
+    "claim_id": "cl",
+    "purpose": "resume",
+    "state": "started_indeterminate",
+    "source": {"run_id": "r2", "turn_id": "t2"},
+    "target": {"run_id": "r3", "turn_id": "t3"},
+    "root_run_id": "r1",
+    "depth": 2,
+    "advice": "look, then end it with `maka session settle TARGET --claim cl`",
+}
+
+
+def test_a_claim_is_shown_with_its_lineage_and_what_to_do() -> None:
+    settled = {**CLAIM, "claim_id": "c0", "state": "settled", "advice": "nothing to do"}
+    told = shown({**INSPECTION, "path": "a place/journal.jsonl", "continuations": [settled, CLAIM]})
+    assert re.search(r"cl +resume +started_indeterminate +r2 +r3 +r1 +2\n", told)
+    command = "`maka session settle 'a place/journal.jsonl' --claim cl`"
+    assert f"→ cl: look, then end it with {command}" in told
+    assert "nothing to do" not in told
+
+
 def test_events_are_shown_where_they_are_in_the_document() -> None:
     event = {"seq": 3, "ts": 1_790_000_000_000, "type": "session/note", "data": {"kind": "abort", "text": "enough"}}
     assert "session/note" not in shown(INSPECTION)

@@ -86,6 +86,28 @@ def outcomes_that_are_told(builder: Builder, count: int) -> None:
         builder.add("tool/outcome", {**outcome, "content": [], "is_error": False, "source": "user"})
 
 
+def continuations_of_continuations(builder: Builder, count: int) -> None:
+    """Boundaries list one segment: the lists of whole lineages grow by themselves."""
+    builder.start()
+    builder.end("interrupted")
+    for i in range(count):
+        ids = {**builder.ids, "invocation_id": "i"}
+        segment = {**ids, "session_id": "s1", "first_seq": 1, "last_seq": builder.seq - 1, "sum": builder.prev}
+        source = {**ids, "high_water": builder.seq - 1}
+        claim = {"claim_id": f"c{i}", "purpose": "resume", "turn": i + 2, "boundary": {"segments": [segment]}}
+        claim |= {"boundary_digest": builder.prev, "replay_digest": "d", "replay_through_seq": 2, "source": source}
+        builder.turn += 1
+        run = builder.run(builder.ids["run_id"], builder.ids["turn_id"])
+        builder.add("continuation/claim", {**claim, "target_run": run, "claimed_at": 1})
+        builder.add("run/created", {"run": run})
+        start = {"protocol": "continuation_start_v2", "start_kind": "runtime_admission", "purpose": "resume"}
+        start |= {**builder.ids, "claim_id": f"c{i}"} | {
+            key: claim[key] for key in ("boundary_digest", "replay_digest", "source")
+        }
+        builder.add("continuation/start", start)
+        builder.step().says("lost").end_step().end("interrupted")
+
+
 def fold(found: list[Event]) -> None:
     state = State()
     for event in found:
@@ -135,6 +157,7 @@ def lines(make: Callable[[Builder, int], None], use: Callable[[list[Event]], Non
         pauses_beside_interactions,
         claims_on_a_long_turn,
         outcomes_that_are_told,
+        continuations_of_continuations,
     ],
 )
 def test_four_times_the_events_are_four_times_the_work(

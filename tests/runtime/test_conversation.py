@@ -4,6 +4,7 @@ from typing import Any
 
 from maka.journal.events import Event
 from maka.runtime.conversation import Conversation
+from support.lineages import Story
 from support.loops import ListedMessages
 
 
@@ -58,3 +59,64 @@ def test_turns_and_requests_are_counted_wherever_they_come_from() -> None:
     assert (of.turns, of.requested) == (2, False)
     of.observe(Event(9, 0, "request/header", {}, ""))
     assert of.requested
+
+
+# ---------------------------------------------------------------- for continuations
+
+
+def test_a_runs_header_is_found_wherever_it_stands() -> None:
+    claimed, created, opened = ({"run_id": f"r{n}", "model": f"m{n}"} for n in (1, 2, 3))
+    other = {**created, "model": "other"}
+    of = conversation(
+        ("continuation/claim", {"turn": 1, "target_run": claimed}),
+        ("run/created", {"run": created}),
+        ("continuation/claim", {"turn": 1, "target_run": other}),
+        ("turn/start", {"turn": 2, "run": opened}),
+        ("turn/start", {"turn": 3, "run": {"run_id": 7}}),
+    )
+    assert [of.header_of(f"r{n}") for n in (1, 2, 3, 4)] == [claimed, created, opened, None]
+    of.observe(Event(9, 0, "run/created", {"run": {**claimed, "model": "as created"}}, ""))
+    assert (of.header_of("r1") or {})["model"] == "as created"
+
+
+def test_what_is_given_out_is_the_callers() -> None:
+    of = conversation(("run/created", {"run": {"run_id": "r", "root": {}}}))
+    (of.header_of("r") or {})["root"]["x"] = 1
+    assert of.header_of("r") == {"run_id": "r", "root": {}}
+
+
+def test_a_run_has_the_composition_that_was_recorded_first() -> None:
+    of = conversation(
+        ("run/composition", {"run_id": "r", "composition": {"schema": 1}}),
+        ("run/composition", {"run_id": "r", "composition": {"schema": 2}}),
+    )
+    assert of.composition_of("r") == {"schema": 1}
+    assert of.composition_of("other") is None
+
+
+def test_the_configuration_is_the_newest() -> None:
+    without = {key: value for key, value in HEADER.items() if key != "connection"}
+    assert "connection" not in conversation(("session/header", without)).configuration()
+    of = conversation(("session/header", HEADER), ("session/updated", {"patch": {"model": "n", "cwd": "/v"}}))
+    assert of.configuration() == {
+        "backend": "b",
+        "model": "n",
+        "connection": "c",
+        "cwd": "/v",
+        "permission_mode": "ask",
+    }
+    assert conversation().configuration()["backend"] == ""
+
+
+def test_what_a_continuation_is_given() -> None:
+    story = Story().start("go").step().says("lost").end_step().end("interrupted").plain_turn("between")
+    of = Conversation(story.events)
+    replay = of.replay("r1")
+    assert replay.messages == [{"role": "user", "content": [{"kind": "text", "text": "go"}]}]
+    assert replay.through_seq == 2
+    written = len(story.events)
+    story.go_on("r1")
+    for event in story.events[written:]:
+        of.observe(event)
+    assert of.messages("r3") == replay.messages
+    assert of.messages() != replay.messages
