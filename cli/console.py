@@ -96,6 +96,20 @@ class Console:
             raise OSError(error.errno, error.strerror, "standard output") from None
 
     @contextmanager
+    def logged(self, name: str) -> Iterator[None]:
+        """Says the warnings and errors of a logger, each as its sentence alone, until the block is left."""
+        import logging
+
+        handler = logging.Handler(logging.WARNING)
+        handler.emit = lambda record: self.say(record.getMessage(), "dim")  # type: ignore[method-assign]
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+
+    @contextmanager
     def working(self, what: str) -> Iterator[None]:
         """Tells a person at a terminal, after a moment, that `what` is going on, until the block is left."""
         if not self._patient or self._err is None:

@@ -67,7 +67,7 @@ def resume(
     console: Console = context.obj
     kinds = _kinds(context, rerun)
     # What an app, its backends and its tools print is no part of the answer.
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr), console.logged("maka.runtime"):
         answer = asyncio.run(_resume(console, target, root, app, run=run, rerun=kinds, dry=plan, as_json=as_json))
     return give(console, answer, None if as_json else continuation.end)
 
@@ -153,7 +153,7 @@ def settle(
 
     console: Console = context.obj
     place = work.place_of(target, root)
-    with console.working(f"settling {target}"):
+    with console.working(f"settling {target}"), console.logged("maka.runtime"):
         doc = asyncio.run(work.settled(place, claim=claim, call=call, ok=ok, text=text if ok else error))
     if as_json:
         console.document(doc)

@@ -235,6 +235,19 @@ def test_a_bad_app_is_refused_before_anything_is_written(resume: Run, orders: Or
     assert orders.journal.read_bytes() == raw
 
 
+@pytest.mark.parametrize(("app", "says"), [("other", "no backend 'loop'"), ("exploding", "ValueError: no key")])
+def test_a_backend_that_is_not_there_or_not_built_is_a_sentence_and_nothing_is_claimed(
+    resume: Run, orders: Orders, app: str, says: str
+) -> None:
+    orders.kill_at("text")
+    ran = resume("--app", f"agent:{app}", "--json")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.splitlines()[-1].startswith("maka: ")
+    assert says in ran.err.splitlines()[-1]
+    assert "continuation/claim" not in orders.types()
+    assert process("session", "resume", orders.session, "--app", f"agent:{app}", cwd=orders.folder).checked().code == 2
+
+
 def test_a_tool_that_is_gone_parks(maka_: Run, resume: Run, orders: Orders) -> None:
     orders.kill_at("tool")
     assert maka_("session", "settle", "s", "--call", "c1", "--ok").code == 0

@@ -92,6 +92,15 @@ toolless = App(backends=backends, default_backend="loop", model="m")
 broken = 5
 
 
+class Boom:
+    def __init__(self, context):
+        raise ValueError("no key")
+
+
+exploding = App(backends={"loop": Boom}, default_backend="loop")
+other = App(backends={"other": Boom}, default_backend="other")
+
+
 def playing(part):
     return App(backends={"loop": scripted_backend([[part]])}, default_backend="loop")
 
