@@ -79,8 +79,12 @@ def replay_of(conversation: Conversation, run_id: str) -> tuple[Replay, str]:
 
 def handoff_of(state: State, source: Source) -> Handoff | None:
     """The handoff that seals the run, while its successor has not started."""
-    handoff = state.continuations.handoffs.get(state.continuations.pausing.get(source.turn_id, ""))
-    return handoff if handoff is not None and handoff.data["run_id"] == source.run_id else None
+    turn = state.turns.open.get(source.turn_id)
+    handoff_id = state.continuations.pausing.get(source.turn_id)
+    if turn is None or handoff_id is None or turn.pause != handoff_id:
+        return None
+    handoff = state.continuations.handoffs[handoff_id]
+    return handoff if handoff.data["run_id"] == source.run_id else None
 
 
 def configuration_of(header: JsonObject) -> JsonObject:
@@ -90,10 +94,11 @@ def configuration_of(header: JsonObject) -> JsonObject:
 
 
 def turn_taken(state: State, turn_id: str) -> bool:
-    """Is a turn of this id there, admitted, or claimed?"""
-    if turn_id in state.turns.open or turn_id in state.turns.closed or turn_id in state.admissions.ids:
+    """Is a turn of this id there, admitted, claimed, or asked to stop?"""
+    turns = state.turns
+    if any(turn_id in known for known in (turns.open, turns.closed, turns.stops, state.admissions.ids)):
         return True
-    return any(entry[1] == turn_id for entry in state.turns.claimed.values())
+    return any(entry[1] == turn_id for entry in turns.claimed.values())
 
 
 def run_taken(state: State, run_id: str) -> bool:

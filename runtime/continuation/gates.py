@@ -94,7 +94,12 @@ def _claimed(case: Case, claim: Claim) -> Diagnostic | None:
             f"run {target}; or send a new message.",
         )
     if stands == "settled":
-        return said("continuation_already_exists", f"{run} has been continued already, by {by}")
+        what = f"{run} has been continued already, by {by}"
+        after = case.state.runs.settled(claim.target_run_id)
+        if after is None or after.status == "completed":
+            return said("continuation_already_exists", f"{what}, and that has completed", "Send a new message.")
+        command = f"maka session resume {case.session} --run {quote(target)}"
+        return said("continuation_already_exists", what, f"Continue that run: `{command}`; or send a new message.")
     return said("continuation_claim_repair_required", f"{run} was claimed by {by}, and that was cut off")
 
 

@@ -132,6 +132,12 @@ def ended(settle: bool = True) -> Session:
     return session
 
 
+def gone_on() -> Session:
+    session = claimed("start")
+    session.end("failed")
+    return session
+
+
 def stepped() -> Session:
     session = claimed("start")
     session.step()
@@ -202,7 +208,7 @@ CASES: dict[str, list[Callable[[], ContinuationPlan]]] = {
     ],
     "resume_candidate_missing": [
         lambda: Session().plan(),
-        lambda: Session().plain_turn().plan(),  # type: ignore[attr-defined]
+        lambda: Session().plain_turn().plan(),
     ],
     "workspace_identity_missing": [lambda: interrupted(workspace_identity=None).plan()],
     "runtime_identity_mismatch": [
@@ -228,7 +234,11 @@ CASES: dict[str, list[Callable[[], ContinuationPlan]]] = {
         lambda: claimed("start").plan("r1"),
         lambda: claimed("start").plan(),
     ],
-    "continuation_already_exists": [lambda: ended().plan("r1"), lambda: ended().plan()],
+    "continuation_already_exists": [
+        lambda: ended().plan("r1"),
+        lambda: ended().plan(),
+        lambda: gone_on().plan("r1"),
+    ],
     "pending_permission": [lambda: waiting().plan()],
     "terminal_repair_failed": [lambda: open_turn().plan(), lambda: open_turn().plan("r1")],
     "source_prefix_unverified": [unverified],
@@ -266,6 +276,11 @@ def test_it_parks_for_this_and_says_what_to_do(code: str, case: Callable[[], Con
     assert what, said
     assert remedy, said
     assert "delete" not in told(planned).lower()
+
+
+def test_what_came_of_a_continued_run_is_named_where_it_can_be_continued() -> None:
+    assert "`maka session resume s1 --run id-2`" in told(gone_on().plan("r1"))
+    assert "has completed. Send a new message." in told(ended().plan("r1"))
 
 
 def test_a_run_that_never_began_has_no_end_either() -> None:
@@ -416,12 +431,15 @@ def test_a_turn_id_of_the_callers_is_taken_and_none_is_minted_for_it() -> None:
     assert (found.invocation_id, found.run_id, found.turn_id, found.claim_id) == ("id-1", "id-2", "mine", "id-3")
 
 
-@pytest.mark.parametrize("turn_id", ["t1", "mine", "id-3"])
-def test_turns_that_are_claimed_or_admitted_are_taken(turn_id: str) -> None:
+@pytest.mark.parametrize("turn_id", ["t1", "mine", "id-3", "stopped"])
+def test_turns_that_are_claimed_admitted_or_to_be_stopped_are_taken(turn_id: str) -> None:
     session = claimed("claim") if turn_id == "id-3" else interrupted()
     if turn_id == "mine":
         admitted = {"turn_id": "mine", "run_id": "rm", "previous_root_turn_id": None, "execution": {"kind": "root"}}
         session.add("turn/admitted", {**admitted, "input": {"content": []}, "input_digest": "0" * 64})
+    if turn_id == "stopped":
+        stop = {"stop_id": "s", "turn_id": "stopped", "source": "user", "mode": "immediate"}
+        session.add("turn/stop_requested", stop)
     session.start("another").end("interrupted")
     assert "continuation_identity_reused" in reasons(session.plan(turn_id=turn_id))
 
@@ -675,6 +693,12 @@ def test_a_handoff_that_is_over_waits_for_nobody() -> None:
     assert reasons(session.plan("r1", purpose="handoff")) == ["runtime_identity_mismatch"]
 
 
+def test_a_pause_that_something_followed_seals_nothing_any_more() -> None:
+    session = paused()
+    session.user("out of order", "steering")
+    assert reasons(session.plan("r1", purpose="handoff")) == ["runtime_identity_mismatch"]
+
+
 # ---------------------------------------------------------------- what holds for all
 
 
@@ -683,7 +707,12 @@ def test_a_chain_of_two_hundred_costs_no_more_at_its_end(monkeypatch: pytest.Mon
     session.resume()
     read: list[str] = []
     get = Closed.get
-    monkeypatch.setattr(Closed, "get", lambda self, key: read.append(key) or get(self, key))
+
+    def counted(closed: Closed, key: str) -> list[Any] | None:
+        read.append(key)
+        return get(closed, key)
+
+    monkeypatch.setattr(Closed, "get", counted)
     costs = {}
     for number in range(2, 201):
         session.end("failed")
