@@ -113,18 +113,27 @@ class _Unnamed:
 
 
 async def planned(
-    manager: SessionManager, place: Place, *, run: str | None, rerun: Iterable[Recovery], dry: bool, named: bool
+    manager: SessionManager,
+    place: Place,
+    *,
+    run: str | None,
+    rerun: Iterable[Recovery],
+    mode: str | None,
+    dry: bool,
+    named: bool,
 ) -> "tuple[ContinuationPlan, Answer]":
     """The plan for the session, which is recovered before unless ``dry``; and the answer, if nothing is run.
 
-    ``named``: is there an app? Raises JournalLocked for a session that somebody has open, and other JournalErrors for
-    what cannot be read or written.
+    ``mode`` is the permission mode that the session is given behind the recovery. ``named``: is there an app? Raises
+    JournalLocked for a session that somebody has open, and other JournalErrors for what cannot be read or written.
     """
     recovered = None
     if dry:
         _refuse(place.path)
     else:
         recovered = await _recovered(manager, place)
+        if mode is not None:
+            await manager.update(place.session_id, {"permission_mode": mode})
     plan = await manager.plan_safe_boundary_continuation(place.session_id, source_run_id=run, rerun=rerun, repaired=dry)
     said = plan.to_json()
     doc: Doc = {
@@ -221,8 +230,8 @@ def _turn(stream: "TurnStream") -> JsonObject | None:
 def _permission(data: JsonObject, mode: object) -> str:
     return (
         f"`{data['name']}` waits for a permission ({data['reason']}), and nobody can answer here; give the session a "
-        f"permission mode in which it runs, which `{mode}` is not (`maka app show` tells what asks in which, "
-        "docs/continuations.md how it is set), or continue it in a program that answers"
+        f"permission mode in which it runs, which `{mode}` is not (`maka app show` tells what asks in which) by "
+        "`maka session resume --permission-mode MODE`, or continue it in a program that answers"
     )
 
 

@@ -44,6 +44,14 @@ def resume(
             help="Call tools of these kinds again whose outcome is unknown: read_only,idempotent.",
         ),
     ] = None,
+    permission_mode: Annotated[
+        str | None,
+        typer.Option(
+            "--permission-mode",
+            metavar="MODE",
+            help="First give the session this mode, for good: ask, execute, bypass.",
+        ),
+    ] = None,
     app: AppName = None,
     as_json: Json = False,
     root: Root = None,
@@ -66,9 +74,12 @@ def resume(
 
     console: Console = context.obj
     kinds = _kinds(context, rerun)
+    _check_mode(context, permission_mode, plan)
     # What an app, its backends and its tools print is no part of the answer.
     with contextlib.redirect_stdout(sys.stderr), console.logged("maka.runtime"):
-        answer = asyncio.run(_resume(console, target, root, app, run=run, rerun=kinds, dry=plan, as_json=as_json))
+        answer = asyncio.run(
+            _resume(console, target, root, app, run=run, rerun=kinds, mode=permission_mode, dry=plan, as_json=as_json)
+        )
     return give(console, answer, None if as_json else continuation.end)
 
 
@@ -80,6 +91,7 @@ async def _resume(
     *,
     run: str | None,
     rerun: "list[Recovery]",
+    mode: str | None,
     dry: bool,
     as_json: bool,
 ) -> "Answer":
@@ -88,9 +100,13 @@ async def _resume(
     from .live import Live
 
     place, app = work.place_of(target, root), work.app_of(name, root)
+    if app is None and mode is not None:
+        work.refuse_without_app(root)
     async with place.manager(app) as manager:
         with console.working(f"reading {target}"):
-            plan, answer = await work.planned(manager, place, run=run, rerun=rerun, dry=dry, named=app is not None)
+            plan, answer = await work.planned(
+                manager, place, run=run, rerun=rerun, mode=mode, dry=dry, named=app is not None
+            )
         if not as_json:
             console.write(continuation.plan(answer.doc, console.paint))
         if dry or plan.continuation is None:
@@ -160,6 +176,17 @@ def settle(
     else:
         console.write(continuation.settlement(doc, console.paint))
     return exits.DONE
+
+
+def _check_mode(context: typer.Context, mode: str | None, plan: bool) -> None:
+    from ..runtime.permissions import MODES
+
+    if mode is not None and mode not in MODES:
+        raise WrongUsage(f"--permission-mode is one of {', '.join(MODES)}, not {mode!r}", ctx=context)
+    if mode is not None and plan:
+        raise WrongUsage(
+            "--permission-mode changes the session, and --plan writes nothing; give one of them", ctx=context
+        )
 
 
 def _kinds(context: typer.Context, rerun: str | None) -> "list[Recovery]":

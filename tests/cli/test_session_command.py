@@ -308,7 +308,26 @@ def test_a_turn_that_asks_a_person_is_stopped_with_the_mode_to_change(resume: Ru
     assert "`order` waits for a permission" in sentence
     assert "`ask`" in sentence
     assert "maka app show" in sentence
+    assert "--permission-mode" in sentence
     assert orders.orders() == []
+    ran = resume(*APP, "--permission-mode", "execute", "--json")
+    assert (ran.code, ran.json["continuation"]["configuration"]["permission_mode"]) == (0, "execute")
+    assert len(orders.orders()) == 1
+    assert {users(told) for told in orders.requests()} == {1}
+
+
+def test_a_mode_that_there_is_not_or_that_a_look_would_set_is_refused(resume: Run, orders: Orders) -> None:
+    orders.kill_at("text", mode="ask")
+    before = orders.journal.read_bytes()
+    for words, said in (
+        (("--permission-mode", "yolo"), "--permission-mode is one of ask, execute, bypass, not 'yolo'"),
+        (("--permission-mode", "bypass", "--plan"), "--plan writes nothing"),
+    ):
+        ran = resume(*APP, *words)
+        assert ran.code == 2
+        assert said in ran.err
+    assert resume("--permission-mode", "bypass").code == 2
+    assert orders.journal.read_bytes() == before
 
 
 @pytest.mark.parametrize(("app", "asks"), [("questioning", "Which colour?"), ("leaving", "to leave its sandbox")])
