@@ -26,7 +26,7 @@ from maka.journal.events import Event
 from maka.runtime.app import App
 from maka.runtime.backends.base import Backend, BackendContext, SendInput
 from maka.runtime.backends.loop import loop_backend
-from maka.runtime.continuation.failpoints import Failpoint
+from maka.runtime.continuation.failpoints import Failpoint, Hook, nowhere
 from maka.runtime.continuation.shapes import ContinuationPlan
 from maka.runtime.errors import RuntimeFailure
 from maka.runtime.model import Chunk, Finish, ModelRequest, TextDelta, ToolCallChunk
@@ -41,6 +41,7 @@ from .nursery import Life, Nursery
 
 SESSION: Final = "s"
 TEXT: Final = "Please see to it."
+ABANDONED: Final = "continuation_abandoned_before_provider_dispatch"
 #: As they are before anything counts them, for what is written outside.
 _open, _write, _fsync, _close = os.open, os.write, os.fsync, os.close
 
@@ -135,9 +136,11 @@ class Place:
         return {path: path.read_bytes() for path in self.directory.rglob("*") if path.is_file()}
 
     def restore(self, saved: dict[Path, bytes]) -> None:
-        for path in (self.root, self.work, self.outside):
-            shutil.rmtree(path, ignore_errors=True)
-            path.mkdir()
+        for path in (self.work, self.outside):
+            # The directories stay the same ones: that is what a workspace is known by.
+            for entry in path.iterdir():
+                entry.unlink()
+        shutil.rmtree(self.root)
         for path, raw in saved.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(raw)
@@ -185,6 +188,11 @@ class Place:
         sends = self.noted("sends")
         assert_once("dispatch of a run", [noted["run_id"] for noted in sends])
         assert_once("dispatch for a boundary", [noted["boundary"] for noted in sends if noted["boundary"] is not None])
+        started = {data["run_id"] for type_ in _BEGINS for data in by_type.get(type_, ())}
+        assert {noted["run_id"] for noted in sends} <= started, "a run was dispatched whose start was not durable"
+        ended = {data["run_id"]: data["reason"].get("failure_class") for data in by_type.get("turn/end", ())}
+        for noted in sends:
+            assert ended.get(noted["run_id"]) != ABANDONED, "a run was dispatched that counts as not dispatched"
         effects = Counter(noted["operation_id"] for noted in self.noted("effects"))
         assert max(effects.values(), default=0) <= runs, effects
         dispatched = {data["operation_id"] for data in by_type.get("tool/call", ())}
@@ -208,9 +216,9 @@ class Place:
         assert maka.inspect(self.journal).verdict == "healthy"
         self.assert_sound(runs=runs)
 
-    def managing(self, **script: Any) -> SessionManager:
+    def managing(self, *, failpoint: Hook = nowhere, **script: Any) -> SessionManager:
         """A manager of this process."""
-        return SessionManager(self.root, app=agent(self, Script(**script)))
+        return SessionManager(self.root, app=agent(self, Script(**script)), continuation_failpoint=failpoint)
 
     def finished(self, *, runs: int = 1, **script: Any) -> list[str]:
         """Does what a person would do until nothing is left to go on with; what that was. Then all is sound."""
@@ -530,10 +538,11 @@ class _Operations:
                 if name == "write":
                     _write(given[0], bytes(given[1])[: len(given[1]) // 2])
                 self._end()
-            done = operation(*given, **named)
-            if number == self._die:
-                self._end()
-            return done
+            try:
+                return operation(*given, **named)
+            finally:
+                if number == self._die:
+                    self._end()
 
         return counted
 

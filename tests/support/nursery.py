@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).parent.parent
+#: What is imported where it is needed, and would be by each life again.
+_LATE = ("filelock", "jsonschema", "maka.journal.blobs", "maka.journal.summary")
 _SERVE = "import sys; sys.path.insert(0, sys.argv[1]); from support.nursery import serve; serve(*sys.argv[2:])"
 
 
@@ -123,7 +125,7 @@ class Life:
 
 def serve(fd: str, *modules: str) -> None:
     """Forks a process for each list that it is sent, and says how a process has ended for each number."""
-    for module in modules:
+    for module in (*modules, *_LATE):
         importlib.import_module(module)
     living: set[int] = set()
     with socket.socket(fileno=int(fd)) as asked:
