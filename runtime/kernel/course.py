@@ -522,9 +522,11 @@ class Course:
 def _refuse_second(run: Run) -> None:
     """One boundary has one continuation: who comes second is told at once, and not when the first has ended."""
     digest = run.opening.boundary_digest
-    others = [other for other in run.entry.runs if other is not run and not other.exited]
-    if digest is not None and any(other.opening.boundary_digest == digest for other in others):
-        raise conflict(run.identity.session_id, run.identity.run_id)
+    if digest is None:
+        return
+    for earlier in run.entry.runs[: run.entry.runs.index(run)]:
+        if earlier.opening.boundary_digest == digest and not earlier.exited:
+            raise conflict(run.identity.session_id, earlier.identity.run_id)
 
 
 def _settle_first(session: OpenSession) -> None:

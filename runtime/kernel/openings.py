@@ -200,10 +200,10 @@ class FromBoundary:
 
 
 def conflict(session_id: str, run_id: str) -> ContinuationRevalidationError:
-    """Another run of this process goes on from the same boundary."""
+    """The run of this process that goes on from the same boundary."""
     return ContinuationRevalidationError(
-        f"run {run_id} of session {session_id} is being continued already; wait for that, and plan again if it did not "
-        "go on",
+        f"run {run_id} of session {session_id} goes on from the same point already. Wait for its end, and plan again "
+        "if there is more to do",
         code="continuation_claim_conflict",
     )
 
