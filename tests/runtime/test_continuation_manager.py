@@ -515,6 +515,44 @@ def test_a_manager_that_closes_ends_it(tmp_path: Path, point: str) -> None:
     go(main())
 
 
+@pytest.mark.parametrize("point", BEFORE)
+def test_an_interrupt_leaves_what_a_recovery_closes(tmp_path: Path, point: str) -> None:
+    stage = Stage(tmp_path)
+    script, points = cutting("never"), Points()
+
+    async def main() -> None:
+        reached = asyncio.Event()
+
+        async def hold() -> None:
+            reached.set()
+            await asyncio.Event().wait()
+
+        points.acts[point] = hold
+        async with stage.life(script, continuation_failpoint=points) as manager:
+            await stage.cut(manager)
+            reading = asyncio.ensure_future(told(resumed(manager, await stage.continuation(manager))))
+            await reached.wait()
+            for task in asyncio.all_tasks():
+                task.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    with pytest.raises((asyncio.CancelledError, KernelClosed)):
+        asyncio.run(main())
+    assert script.built[0].sends == 1
+
+    async def later() -> None:
+        async with stage.life() as manager:
+            recovered = await manager.recover("s")
+            assert recovered.error is None
+            claim = stage.of("continuation/claim")[-1]
+            [end] = [data for data in stage.of("turn/end") if data["run_id"] == claim["target_run"]["run_id"]]
+            assert end["reason"]["kind"] in ("aborted", "failed")
+            assert maka.inspect("s", root=stage.root).verdict == "healthy"
+            assert (await stage.planned(manager)).source_run_id == end["run_id"]
+
+    go(later())
+
+
 # ---------------------------------------------------------------- who comes second
 
 
@@ -682,10 +720,12 @@ class Failing(RealFs):
 
 
 @asynccontextmanager
-async def failing_disk(stage: Stage, wanted: bytes, how: str, script: Any) -> AsyncIterator[SessionManager]:
+async def failing_disk(
+    stage: Stage, wanted: bytes, how: str, script: Any, points: Points | None = None
+) -> AsyncIterator[SessionManager]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("maka.runtime.sessions.FileJournals", partial(FileJournals, fs=Failing(wanted, how)))
-        async with stage.life(script) as manager:
+        async with stage.life(script, continuation_failpoint=points or Points()) as manager:
             yield manager
 
 
@@ -731,6 +771,27 @@ def test_a_write_that_fails_before_the_backend_is_called_keeps_it_from_being_cal
                 assert plan.source_run_id == continuation.source["run_id"]
             assert said(await told(manager.resume_safe_boundary_continuation(plan))) == ["Done."]
             assert script.built[-1].sends >= 1
+
+    go(main())
+
+
+@pytest.mark.parametrize("how", ["write", "sync"])
+def test_a_stop_of_a_run_whose_write_fails_ends_and_tells_it(tmp_path: Path, how: str) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        script, points = cutting("never"), Points()
+        stops: list[asyncio.Future[None]] = []
+        async with failing_disk(stage, b'"type":"run/created"', how, script, points) as manager:
+            await stage.cut(manager)
+            points.acts["after_continuation_claim_committed"] = lambda: stops.append(manager.stop("s"))
+            stream = resumed(manager, await stage.continuation(manager))
+            with pytest.raises(JournalWriteError):
+                await told(stream)
+            with suppress(JournalWriteError):
+                await stops[0]
+            assert script.built[0].sends == 1
+            assert said(await told(manager.send("s", "Go on."))) == ["never"]
+        assert [data["reason"]["kind"] for data in stage.of("turn/end")] == ["failed", "failed", "completed"]
 
     go(main())
 
