@@ -196,7 +196,6 @@ class Course:
         run.generation.runs += 1
         try:
             run.ledger.begin(drafts)
-            run.opened = run.opening.boundary_digest is None
         except BaseException:
             run.begun = False
             run.lost = True
@@ -207,7 +206,7 @@ class Course:
         assert run.ledger is not None
         await run.ledger.barrier()
         await run.opening.follow(run.ledger)
-        run.opened = run.permitted = True
+        run.permitted = True
         self._parts.say(run, "run_started")
         if self._parts.interaction_authority is not None:
             # Bound to something else it is closed and released with the run, which has its time for that.

@@ -64,8 +64,6 @@ class Run:
         self.messages: MessageOwner | None = None
         self.asking = RunInteractions(self, new_id)
         self.begun = False
-        #: Its turn stands open in the journal, and can be ended.
-        self.opened = False
         #: The begin of it is durable, and was made so by this process: its backend may be called, once.
         self.permitted = False
         self.cancelled = False
@@ -100,6 +98,11 @@ class Run:
         self._held: list[SessionEvent] = []
         self._closing: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def opened(self) -> bool:
+        """Its turn stands open in the journal, on the disk or on the way there, and can be ended."""
+        return self.session is not None and self.identity.turn_id in self.session.journal.state.turns.open
 
     # ------------------------------------------------------------ the terminal fact
 
@@ -257,7 +260,7 @@ class Run:
         assert session is not None
         assert ledger is not None
         assert self.reason is not None
-        if not self.opened:
+        if not self.opened and not ledger.sealed:
             raise unopened(self.identity.session_id, self.identity.run_id)
         outcome = {"kind": "closure", "reason": self.closure}
         closures = [
