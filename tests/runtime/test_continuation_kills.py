@@ -1,7 +1,7 @@
 """Processes that recover, plan and resume are killed at each failpoint, and at the file operations in between.
 
 Whatever is left is recovered, once, and goes on to its end. ``MAKA_KILLS`` says at how many places of each story it is
-done, spread evenly; a thousand are all of them.
+done, spread evenly; a thousand are all of them. The same for operations that only fail.
 """
 
 import os
@@ -14,10 +14,10 @@ import pytest
 
 from maka.runtime.continuation.failpoints import Failpoint
 from support.crashing import FAILPOINTS
-from support.lives import Place
+from support.lives import How, Place
 from support.nursery import Nursery
 
-KILLS = int(os.environ.get("MAKA_KILLS", "12"))
+KILLS = int(os.environ.get("MAKA_KILLS", "8"))
 CLAIM, CREATED, START, TERMINAL, SETTLED = FAILPOINTS
 RESUME = ("recover", "plan", "resume")
 
@@ -133,22 +133,31 @@ def test_killed_at_a_failpoint(place: Place, nursery: Nursery, point: Failpoint)
 @pytest.mark.timeout(120 + KILLS)
 @pytest.mark.parametrize("name", STORIES)
 def test_killed_at_a_file_operation(place: Place, nursery: Nursery, name: str) -> None:
-    story = STORIES[name]
+    for number, how in begun(place, nursery, STORIES[name], ("amid", "behind")):
+        lived(place, nursery, STORIES[name], number, how)
+
+
+@pytest.mark.timeout(120 + KILLS)
+@pytest.mark.parametrize("name", STORIES)
+def test_a_file_operation_fails(place: Place, nursery: Nursery, name: str) -> None:
+    for number, how in begun(place, nursery, STORIES[name], ("fails",)):
+        lived(place, nursery, STORIES[name], number, how)
+
+
+def begun(place: Place, nursery: Nursery, story: Story, hows: tuple[How, ...]) -> Iterator[tuple[int, How]]:
+    """File operations of the story, and how each goes wrong; before each the place is as the story begins."""
     story.prepare(place, nursery)
     crashed = place.saved()
     *_, counted = place.lived(nursery, *story.steps, **story.script)
-    count = int(counted.removeprefix("operations:"))
-    for number, amid in places(count):
+    every = [(number, how) for number in range(1, int(counted.removeprefix("operations:")) + 1) for how in hows]
+    for chosen in every if len(every) <= KILLS else [every[at * len(every) // KILLS] for at in range(KILLS)]:
         place.restore(crashed)
-        lines = place.lived(nursery, *story.steps, die=number, amid=amid, **story.script)
-        assert not lines or not lines[-1].startswith("operations:") or number >= count - 3, lines
-        place.assert_recovers(runs=story.runs)
-        done = place.finished(runs=story.runs, **story.script)
-        assert done[-1] in ("continuation_already_exists", "resume_candidate_missing")
-        assert place.reasons[-1] == "completed"
+        yield chosen
 
 
-def places(count: int) -> list[tuple[int, bool]]:
-    """File operations, and whether the process ends amid them or right behind."""
-    every = [(number, amid) for number in range(1, count + 1) for amid in (True, False)]
-    return every if len(every) <= KILLS else [every[at * len(every) // KILLS] for at in range(KILLS)]
+def lived(place: Place, nursery: Nursery, story: Story, number: int, how: How) -> None:
+    place.lived(nursery, *story.steps, wrong=number, how=how, **story.script)
+    place.assert_recovers(runs=story.runs)
+    done = place.finished(runs=story.runs, **story.script)
+    assert done[-1] in ("continuation_already_exists", "resume_candidate_missing")
+    assert place.reasons[-1] == "completed"

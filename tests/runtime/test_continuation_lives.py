@@ -4,6 +4,8 @@ What the model is given stays legal and holds each message once, and what a tool
 """
 
 import asyncio
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -196,3 +198,35 @@ def test_a_long_life_with_a_bit_of_everything(place: Place, nursery: Nursery) ->
     # The second of the three calls was cut off before it did anything, which its tool could tell.
     assert states(view.messages()) == ["ok", "error", "ok"]
     assert effects(place) == 2
+
+
+# ---------------------------------------------------------------- an interrupt, which lets it come to an end
+
+
+@pytest.mark.parametrize(
+    ("point", "ended"),
+    [
+        ("before_continuation_claim", None),
+        ("after_continuation_claim_committed", "continuation_abandoned_before_provider_dispatch"),
+        ("after_run_created", "continuation_abandoned_before_provider_dispatch"),
+        ("before_backend_dispatch", "aborted"),
+        ("text", "aborted"),
+        ("effect", "aborted"),
+        ("between", "aborted"),
+    ],
+)
+def test_a_continuation_that_is_interrupted_goes_on(
+    place: Place, nursery: Nursery, point: str, ended: str | None
+) -> None:
+    lived(place, nursery, "between" if point == "between" else "text")
+    with place.life(nursery, *RESUME, hold=point) as life:
+        life.until(f"READY:{point}")
+        os.kill(life.pid, signal.SIGINT)
+        assert life.end() == 1
+    place.assert_recovers()
+    assert place.reasons == ["interrupted", *([ended] if ended else [])]
+    # Of what was in a tool's body nobody knows what came of it.
+    done = ["dangling_tool_state"] if point == "effect" else []
+    assert place.finished() == [*done, "resumed: completed", "continuation_already_exists"]
+    assert effects(place) == 1
+    asked(place)

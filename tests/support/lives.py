@@ -5,6 +5,7 @@ point, which it prints as ``READY:<point>``, or dies at one of its file operatio
 """
 
 import asyncio
+import errno
 import itertools
 import json
 import os
@@ -15,7 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import attrs
 
@@ -42,20 +43,25 @@ from .nursery import Life, Nursery
 SESSION: Final = "s"
 TEXT: Final = "Please see to it."
 ABANDONED: Final = "continuation_abandoned_before_provider_dispatch"
+How = Literal["amid", "behind", "fails"]
+#: Descriptors of journals that were written to and not synced since, in a life.
+_unsynced: Final[set[int]] = set()
 #: As they are before anything counts them, for what is written outside.
 _open, _write, _fsync, _close = os.open, os.write, os.fsync, os.close
 
 
 @attrs.frozen(kw_only=True)
 class Script:
-    """``hold``: the point to wait at for ever. ``die``: the number of the file operation to die at, ``amid`` it (of a
-    write, half is done) or right behind. ``tool``: what the model asks for where the user spoke last, ``effect`` or
-    ``write_file``; ``recovery``: what ``effect`` declares. ``asks``: so often it asks again before it is done.
+    """``hold``: the point to wait at for ever. ``wrong``: the number of the file operation that goes wrong, where
+    the process ends ``amid`` it (of a write, half is done) or ``behind`` it, or which ``fails``: ``how``.
+
+    ``tool``: what the model asks for where the user spoke last, ``effect`` or ``write_file``. ``asks``: how often,
+    before it is done. ``recovery``: what ``effect`` declares.
     """
 
     hold: str = ""
-    die: int = 0
-    amid: bool = True
+    wrong: int = 0
+    how: How = "amid"
     tool: str = "effect"
     recovery: str = "never"
     asks: int = 1
@@ -82,7 +88,7 @@ class Place:
     def note(self, name: str, **what: Any) -> None:
         """Durable when this returns."""
         fd = _open(self.outside / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        _write(fd, json.dumps(what).encode() + b"\n")
+        _write(fd, json.dumps({**what, "unsynced": len(_unsynced)}).encode() + b"\n")
         _fsync(fd)
         _close(fd)
 
@@ -153,10 +159,11 @@ class Place:
         return nursery.life("support.lives:live", str(self.directory), steps, attrs.asdict(Script(**script)))
 
     def lived(self, nursery: Nursery, *steps: str, **script: Any) -> list[str]:
-        """What a life printed that went to its end, or died at the file operation that it was to."""
+        """What a life printed that went to its end, or died where something was to go wrong."""
         with self.life(nursery, *steps, **script) as life:
             lines = life.rest()
-            assert life.code in ((-signal.SIGKILL, 0) if script.get("die") else (0,)), lines
+            ends = (-signal.SIGKILL, 0) if script.get("wrong") and script.get("how") != "fails" else (0,)
+            assert life.code in ends, lines
             return lines
 
     def killed(self, nursery: Nursery, *steps: str, hold: str, **script: Any) -> list[str]:
@@ -185,6 +192,8 @@ class Place:
         for noted in self.noted("requests"):
             assert_legal(noted["messages"])
             assert_once("a request's message", said_by_users(noted["messages"]))
+        for name in ("sends", "requests", "effects"):
+            assert not any(noted["unsynced"] for noted in self.noted(name)), f"{name} before a barrier"
         sends = self.noted("sends")
         assert_once("dispatch of a run", [noted["run_id"] for noted in sends])
         assert_once("dispatch for a boundary", [noted["boundary"] for noted in sends if noted["boundary"] is not None])
@@ -418,7 +427,7 @@ def say(text: str) -> None:
 def live(directory: str, steps: list[str], values: dict[str, Any]) -> None:
     """Runs in a process of its own."""
     script = Script(**values)
-    operations = _Operations(script.die, script.amid)
+    operations = _Operations(script.wrong, script.how)
     if script.hold in _OF_A_WRITE:
         _hold_write(script.hold)
     operations.watch()
@@ -439,13 +448,12 @@ async def _live(place: Place, script: Script, steps: list[str]) -> None:
         await _hold(script, point)
 
     manager = SessionManager(place.root, app=agent(place, script), continuation_failpoint=failpoint)
-    async with manager:
-        doing = _Doing(place, manager, script)
-        for step in steps:
-            try:
-                say(f"{step}:{await STEPS[step](doing)}")
-            except (maka.JournalError, RuntimeFailure) as error:
-                say(f"{step}:{getattr(error, 'code', type(error).__name__)}")
+    doing = _Doing(place, manager, script)
+    for step in (*steps, "close"):
+        try:
+            say(f"{step}:{await STEPS[step](doing)}")
+        except (maka.JournalError, RuntimeFailure) as error:
+            say(f"{step}:{getattr(error, 'code', type(error).__name__)}")
 
 
 async def _create(doing: _Doing) -> str:
@@ -490,7 +498,11 @@ async def _gun(doing: _Doing) -> str:
     return said.strip()
 
 
-STEPS: Final[dict[str, Callable[[_Doing], Awaitable[str]]]] = {
+async def _close_manager(doing: _Doing) -> None:
+    await doing.manager.aclose()
+
+
+STEPS: Final[dict[str, Callable[[_Doing], Awaitable[object]]]] = {
     "create": _create,
     "send": _send,
     "recover": _recover,
@@ -498,57 +510,61 @@ STEPS: Final[dict[str, Callable[[_Doing], Awaitable[str]]]] = {
     "resume": _resume,
     "settle": _settle,
     "gun": _gun,
+    "close": _close_manager,
 }
 
 
 # ---------------------------------------------------------------- file operations
 
 
-class _Operations:
-    """Counts what is done to files, and ends this process at one of it."""
+#: What is counted of the operating system's own, and of the writer's, which are bound already.
+_OF_OS: Final = ("write", "pwrite", "fsync", "fdatasync", "ftruncate", "rename", "replace", "link", "unlink", "mkdir")
+_OF_FS: Final = ("write", "sync", "truncate")
 
-    def __init__(self, die: int, amid: bool) -> None:
+
+class _Operations:
+    """Counts what is done to files, and lets one of it go wrong."""
+
+    def __init__(self, number: int, how: How) -> None:
         self.count = 0
-        self._die = die
-        self._amid = amid
+        self._number = number
+        self._how = how
         self._numbers = itertools.count(1)
 
     def watch(self) -> None:
-        for name in (
-            "write",
-            "pwrite",
-            "fsync",
-            "fdatasync",
-            "ftruncate",
-            "rename",
-            "replace",
-            "link",
-            "unlink",
-            "mkdir",
-        ):
+        for name in _OF_OS:
             setattr(os, name, self._counted(name, getattr(os, name)))
-        for name in ("write", "sync", "truncate"):
-            setattr(files.RealFs, name, staticmethod(self._counted(name, getattr(files.RealFs, name))))
+        for name in _OF_FS:
+            setattr(files.RealFs, name, staticmethod(self._of_journal(name, getattr(files.RealFs, name))))
         vars(files)["sync"] = self._counted("sync", files.sync)
+
+    def _of_journal(self, name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
+        counted = self._counted(name, operation)
+
+        def noted(*given: Any) -> Any:
+            _unsynced.add(given[0])
+            done = counted(*given)
+            if name == "sync":
+                _unsynced.discard(given[0])
+            return done
+
+        return noted
 
     def _counted(self, name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*given: Any, **named: Any) -> Any:
             number = self.count = next(self._numbers)
-            if number == self._die and self._amid:
-                if name == "write":
-                    _write(given[0], bytes(given[1])[: len(given[1]) // 2])
-                self._end()
-            try:
+            if number != self._number:
                 return operation(*given, **named)
+            if self._how == "fails":
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            if self._how == "amid" and name == "write":
+                _write(given[0], bytes(given[1])[: len(given[1]) // 2])
+            try:
+                return None if self._how == "amid" else operation(*given, **named)
             finally:
-                if number == self._die:
-                    self._end()
+                os.kill(os.getpid(), signal.SIGKILL)
 
         return counted
-
-    @staticmethod
-    def _end() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 #: Where a life is held in ``write_file``: before or behind the file's replacement.
