@@ -147,6 +147,7 @@ class Course:
     async def _prepare(self, run: Run) -> None:
         """Up to the batch that begins the turn, which is handed to the writer. Raises Cancelled, and what fails."""
         entry = run.entry
+        check(run)
         _refuse_second(run)
         await entry.until(lambda: run.cancelled or entry.attempt is None)
         check(run)
