@@ -263,7 +263,7 @@ class Course:
         if isinstance(error, JournalError) and not isinstance(error, InvalidEvent):
             self.journal_failed(run, error)
             return
-        run.failures.append(foreign(error))
+        run.refusal = foreign(error)
         code = error.code if isinstance(error, ContinuationRevalidationError) else "start_failed"
         run.claim_terminal("event", failed(code, describe(error, typed=code == "start_failed")))
 
@@ -468,7 +468,9 @@ class Course:
             pass  # it is among the run's failures
         await run.responded()
         self._unbind(run)
-        failures = combine(f"cleaning up run {run.identity.run_id} failed in several ways", run.failures)
+        failures = combine(
+            f"cleaning up run {run.identity.run_id} failed in several ways", [run.refusal, *run.failures]
+        )
         if ledger.progress.cleanup:
             self._parts.left_behind.setdefault(entry.session_id, []).extend(ledger.progress.cleanup)
         if not run.lost:

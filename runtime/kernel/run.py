@@ -87,6 +87,8 @@ class Run:
         self.reported_error: JsonObject = {}
         self.abort_source = "backend"
         self.failures: list[BaseException] = []
+        #: Why its backend was not called. The turn's end says it, and it is no failure of the cleanup.
+        self.refusal: BaseException | None = None
         self.started: asyncio.Future[None] = loop.create_future()
         self.started.add_done_callback(seen)
         self.pump: asyncio.Task[None] | None = None

@@ -52,7 +52,14 @@ def parks(*codes: str) -> Callable[[_Parking], _Parking]:
     return noted
 
 
-@pytest.mark.parametrize(("codes", "case"), PARKS, ids=[f"{codes[0]}-{case.__name__}" for codes, case in PARKS])
+def named(given: Any) -> str:
+    """A case by its name, and the first of its codes."""
+    if isinstance(given, str):
+        return given
+    return str(given[0] if isinstance(given, tuple) else given.__name__)
+
+
+@pytest.mark.parametrize(("codes", "case"), PARKS, ids=named)
 def test_it_parks_and_says_what_to_do(codes: tuple[str, ...], case: _Parking, tmp_path: Path) -> None:
     async def main() -> None:
         parked = await case(Stage(tmp_path))
@@ -589,7 +596,7 @@ def stale(code: str) -> Callable[[_Changing], _Changing]:
     return noted
 
 
-@pytest.mark.parametrize(("code", "case"), STALES, ids=[f"{code}-{case.__name__}" for code, case in STALES])
+@pytest.mark.parametrize(("code", "case"), STALES, ids=named)
 def test_a_plan_that_does_not_hold_any_more_is_refused(code: str, case: _Changing, tmp_path: Path) -> None:
     async def main() -> None:
         stage = Stage(tmp_path)
@@ -807,7 +814,7 @@ def late(code: str) -> Callable[[_Changing], _Changing]:
     return noted
 
 
-@pytest.mark.parametrize(("code", "case"), LATES, ids=[f"{code}-{case.__name__}" for code, case in LATES])
+@pytest.mark.parametrize(("code", "case"), LATES, ids=named)
 def test_what_changes_behind_the_claim_ends_the_run(code: str, case: _Changing, tmp_path: Path) -> None:
     async def main() -> None:
         stage = Stage(tmp_path)
@@ -831,7 +838,7 @@ def test_what_changes_behind_the_claim_ends_the_run(code: str, case: _Changing, 
             assert (end["run_id"], end["turn_id"]) == (stream.run_id, stream.turn_id)
             assert (end["reason"]["kind"], end["reason"]["failure_class"]) == ("failed", code)
             assert stream.reason == end["reason"]
-            assert stage.of("run/settled")[-1]["run_id"] == stream.run_id
+            assert stage.of("run/settled")[-1] == {"run_id": stream.run_id}
             with pytest.raises(ContinuationRevalidationError) as refused:
                 await told(kept.manager.resume_safe_boundary_continuation(kept.continuation))
             assert refused.value.code == "continuation_claim_conflict"
