@@ -12,7 +12,7 @@ from ..continuation.revalidation import recheck_safety, revalidate
 from ..continuation.safety import Observe, SafetyObservation, Unobserved
 from ..continuation.shapes import Continuation, Facts
 from ..conversation import Conversation
-from ..errors import ContinuationRevalidationError
+from ..errors import ContinuationRevalidationError, RuntimeFailure
 from ..journals import OpenSession
 from ..ledger import Ledger
 from ..lifecycle import log
@@ -172,10 +172,19 @@ class FromBoundary:
         await self._failpoint("after_continuation_start_committed")
 
     async def ready(self, session: OpenSession, within: Within) -> None:
+        looked = False
+
         async def again() -> None:
+            nonlocal looked
             recheck_safety(self._continuation, await self._observed(session))
+            looked = True
 
         await within(again)
+        if not looked:
+            raise RuntimeFailure(
+                f"the activation of session {session.session_id} did not await its operation, so nobody looked at the "
+                "workspace; mend what wraps it"
+            )
         if self._continuation.rerun:
             await self._rerun(session, self._continuation)
         await self._failpoint("before_backend_dispatch")

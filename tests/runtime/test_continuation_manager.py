@@ -2,12 +2,13 @@
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 import maka
@@ -21,12 +22,14 @@ from maka.runtime.errors import (
     ContinuationParked,
     ContinuationRevalidationError,
     KernelClosed,
+    RuntimeFailure,
     SessionArchived,
     SessionBusy,
     SettleRefused,
     TurnCancelled,
 )
 from maka.runtime.journals import FileJournals
+from maka.runtime.kernel.parts import Activation
 from maka.runtime.kernel.stream import TurnStream
 from maka.runtime.scripted import Ask, Do, Fail, ScriptedModel, Wait
 from maka.runtime.sessions import SessionManager
@@ -511,6 +514,86 @@ def test_a_manager_that_closes_ends_it(tmp_path: Path, point: str) -> None:
             with pytest.raises(KernelClosed):
                 await manager.plan_safe_boundary_continuation("s")
         assert stage.of("turn/end")[-1]["reason"] == {"kind": "aborted", "source": "shutdown"}
+
+    go(main())
+
+
+def test_the_permission_to_call_a_backend_is_given_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        again: list[BaseException | None] = []
+
+        async def twice() -> None:
+            run = manager.kernel._entries.get("s").current
+            assert run is not None
+            assert run.generation is not None
+            try:
+                await manager.kernel._course._pump(run, run.generation)
+            except BaseException as error:
+                again.append(error)
+
+        script = cutting(["So", Do(lambda _: twice()), "done."])
+        async with stage.life(script) as manager:
+            await stage.cut(manager)
+            assert said(await told(resumed(manager, await stage.continuation(manager)))) == ["So", "done."]
+            assert script.built[0].sends == 2
+        [error] = again
+        assert isinstance(error, RuntimeFailure)
+
+    go(main())
+
+
+def activate(manager: SessionManager, activation: Activation) -> None:
+    """As a host does that makes a kernel of its own."""
+    course = manager.kernel._course
+    course._parts = attrs.evolve(course._parts, activation=activation)
+
+
+def test_a_host_that_leaves_the_second_look_out_calls_nobody(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        held: list[int] = []
+
+        async def forgets(operation: Callable[[], Awaitable[None]]) -> None:
+            held.append(1)
+            if len(held) != 3:
+                await operation()
+
+        script = cutting("never")
+        async with stage.life(script) as manager:
+            activate(manager, forgets)
+            await stage.cut(manager)
+            stream = resumed(manager, await stage.continuation(manager))
+            with pytest.raises(RuntimeFailure, match="did not await"):
+                await told(stream)
+            assert script.built[0].sends == 1
+            assert stream.reason is not None
+            assert stream.reason["failure_class"] == "start_failed"
+
+    go(main())
+
+
+def test_the_second_look_is_inside_of_what_a_host_holds(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        trace: list[str] = []
+
+        async def held(operation: Callable[[], Awaitable[None]]) -> None:
+            trace.append("held")
+            await operation()
+            trace.append("let go")
+
+        eyes = Eyes()
+        sees = eyes.sees
+        eyes.sees = lambda: (trace.append("look"), sees)[1]  # type: ignore[func-returns-value]
+        script = cutting([Do(lambda _: trace.append("backend")), "Done."])
+        async with stage.life(inspected(script, eyes)) as manager:
+            activate(manager, held)
+            await stage.cut(manager)
+            continuation = await stage.continuation(manager)
+            trace.clear()
+            await told(resumed(manager, continuation))
+        assert trace == ["held", "let go", "look", "held", "look", "let go", "backend"]
 
     go(main())
 
@@ -1044,6 +1127,23 @@ def test_a_call_is_run_again_behind_the_start_and_before_the_backend(tmp_path: P
         assert_legal(request)
         [message] = [message for message in request if message["role"] == "tool"]
         assert [block["content"][0]["text"] for block in message["content"]] == ["ordered 1"]
+
+    go(main())
+
+
+def test_nothing_is_run_again_where_the_workspace_has_changed(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        await unknown(stage, "idempotent", "c1")
+        order = Order(recovery="idempotent")
+        points = Points(after_continuation_start_committed=lambda: stage.work.rename(stage.folder / "away"))
+        async with stage.life(looping("never", tools=[order]), continuation_failpoint=points) as manager:
+            await manager.recover("s")
+            continuation = await stage.continuation(manager, rerun=["idempotent"])
+            with pytest.raises(ContinuationRevalidationError) as refused:
+                await told(resumed(manager, continuation))
+            assert refused.value.code == "workspace_identity_changed"
+            assert order.ran == []
 
     go(main())
 
