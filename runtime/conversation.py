@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from ..journal.events import Event, JsonObject
-from ..journal.views.problem import text_of
+from ..journal.views.problem import mapping, sequence, text_of
 
 if TYPE_CHECKING:
     from ..journal.history import Replay
@@ -39,6 +39,8 @@ class Conversation:
         # JSON text by run_id: a long session has many, and hardly any is ever asked for.
         self._headers: dict[str, bytes] = {}
         self._compositions: dict[str, bytes] = {}
+        self._offered: dict[str, tuple[str, ...]] = {}
+        self._catalogs: dict[tuple[str, ...], tuple[str, ...]] = {}
         self.seq = -1
         self.turns = 0
         self.requested = False
@@ -114,6 +116,10 @@ class Conversation:
             values[key] = values[key] or ""
         return {key: value for key, value in values.items() if value is not None}
 
+    def offered(self, run_id: str) -> tuple[str, ...]:
+        """The tools that the run's newest request offered its model."""
+        return self._offered.get(run_id, ())
+
     def _header(self, data: JsonObject) -> None:
         # A fork's own stands behind its parents' events: whatever they asked a model, the fork has not yet.
         self.requested = False
@@ -153,6 +159,10 @@ class Conversation:
 
     def _requested(self, data: JsonObject) -> None:
         self.requested = True
+        tools = mapping(data.get("header")).get("tools")
+        names = tuple(name for tool in sequence(tools) if (name := text_of(mapping(tool).get("name"))) is not None)
+        # Nearly all runs of a session have the same.
+        self._offered[data.get("run_id", "")] = self._catalogs.setdefault(names, names)
 
 
 def _read(text: bytes | None) -> JsonObject | None:

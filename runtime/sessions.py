@@ -430,9 +430,10 @@ class SessionManager:
             source_run_id=source_run_id,
             purpose=purpose,
             turn_id=turn_id,
-            rerun=tuple(rerun),
+            rerun=(rerun,) if isinstance(rerun, str) else tuple(rerun),
             observation=observation,
             enabled=self._app.safe_boundary_resume_enabled,
+            backends=self._app.backends,
             new_id=self._new_id,
         )
         return attrs.evolve(planned, diagnostics=(*planned.diagnostics, *notes))

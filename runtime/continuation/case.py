@@ -1,6 +1,7 @@
 """One run that is to be continued, and all that a plan holds it against. No I/O."""
 
 import hashlib
+from collections.abc import Collection
 from functools import cached_property
 from shlex import quote
 from typing import Final
@@ -33,6 +34,8 @@ class Case:
     turn_id: str | None
     rerun: frozenset[str]
     handoff: Handoff | None
+    #: The backends that there are; None: nobody knows yet what is to run it.
+    backends: Collection[str] | None = None
 
     @property
     def state(self) -> State:

@@ -21,7 +21,9 @@ class Code:
 
 
 _REPAIR: Final = "Repair the session first: `maka session resume` and `maka journal repair` do."
-_ANOTHER: Final = "Send a new message instead: it goes on from all that the journal holds."
+_ANOTHER: Final = (
+    "Send a new message instead (`manager.send` of a program): it goes on from all that the journal holds."
+)
 _DAMAGED: Final = "Look at it with `maka journal inspect`, and send a new message instead."
 
 _UNOBSERVED: Final = Code(
@@ -34,7 +36,7 @@ _UNOBSERVED: Final = Code(
 REASONS: Final[dict[str, Code]] = {
     "resume_feature_disabled": Code(
         "The app has continuations switched off.",
-        "Set its `safe_boundary_resume_enabled` to True, or send a new message instead.",
+        "Set `safe_boundary_resume_enabled` of the app to True, or send a new message instead.",
     ),
     "safety_observation_unavailable": _UNOBSERVED,
     "source_run_unreadable": Code(
@@ -110,6 +112,11 @@ REASONS: Final[dict[str, Code]] = {
     "provider_resume_boundary_unsupported": Code(
         "Nothing that was asked of the model and not answered is left to go on from.", _ANOTHER
     ),
+    "session_archived": Code("The session is archived, and takes no turns.", "Take it out again (`unarchive`) before."),
+    "backend_unknown": Code(
+        "The app has not the backend that the session is set up with.",
+        "Use an app that has it, or set the session up with another (`update`).",
+    ),
 }
 
 #: How a plan goes stale, in the order of the checks.
@@ -161,6 +168,11 @@ REMARKS: Final[dict[str, Code]] = {
     "configuration_changed": Code(
         "The session is set up differently than when the run began.",
         "The new run has what is set now; change it back if that is not meant.",
+    ),
+    "source_completed": Code(
+        "The run has completed. Going on from it answers the same message anew.",
+        "The answer that was given stays in the journal, and no model is told of it any more; send a new message if "
+        "that is not meant.",
     ),
     "tools_missing": Code(
         "A tool that the run had, and did not call, is not available any more.",

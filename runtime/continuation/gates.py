@@ -197,7 +197,10 @@ def _unknown(
     if recovery in RERUN:
         return what, f"{state}; or have it run again: `--rerun {recovery}`."
     if recovery == "reconcile":
-        return what, f"{state}; a recovery with the app that has the tool lets the tool look by itself."
+        look = (
+            "Recover the session with the app that has the tool (`maka session resume` does): the tool looks by itself"
+        )
+        return what, f"{look}. Where that does not help, {state[:1].lower()}{state[1:]}."
     return what, f"{state}."
 
 
@@ -250,6 +253,17 @@ def _boundary(case: Case) -> Iterator[_Finding]:
         yield (f"The last message or result that run {shown(case.source.run_id)} was given is empty",)
 
 
+def _archived(case: Case) -> Iterator[_Finding]:
+    if case.state.session.value("archived") is True:
+        yield (f"Session {shown(case.facts.session_id)} is archived",)
+
+
+def _unbacked(case: Case) -> Iterator[_Finding]:
+    name = case.facts.conversation.configuration()["backend"]
+    if case.backends is not None and name not in case.backends:
+        yield (f"The app has no backend {shown(name)}, but {listed(sorted(case.backends))}",)
+
+
 _GATES: Final[_Gates] = (
     ("pending_permission", _waiting),
     ("runtime_ledger_empty", _empty),
@@ -263,6 +277,8 @@ _GATES: Final[_Gates] = (
     ("continuation_identity_reused", _given_turn),
     ("provider_resume_head_unsupported", _head),
     ("provider_resume_boundary_unsupported", _boundary),
+    ("session_archived", _archived),
+    ("backend_unknown", _unbacked),
 )
 
 
@@ -287,8 +303,10 @@ def _configured(case: Case) -> Iterator[_Finding]:
 
 
 def _missing(case: Case) -> Iterator[_Finding]:
-    composition = mapping(case.facts.conversation.composition_of(case.source.run_id))
+    conversation, run_id = case.facts.conversation, case.source.run_id
+    composition = mapping(conversation.composition_of(run_id))
     had = {name for name in sequence(composition.get("tool_names")) if isinstance(name, str)}
+    had.update(conversation.offered(run_id))
     if gone := sorted(had - set(case.observation.available_tool_names) - case.called):
         yield (f"The run had tools that are not there: {listed(gone)}",)
 
@@ -299,7 +317,13 @@ def _left_out(case: Case) -> Iterator[_Finding]:
         yield (f"Run {shown(newest)} came later, in a turn that is not part of what is continued",)
 
 
+def _completed(case: Case) -> Iterator[_Finding]:
+    if case.source.status == "completed":
+        yield (f"Run {shown(case.source.run_id)} has completed, and is answered anew",)
+
+
 _REMARKS: Final[_Gates] = (
+    ("source_completed", _completed),
     ("workspace_location_changed", _moved),
     ("configuration_changed", _configured),
     ("tools_missing", _missing),

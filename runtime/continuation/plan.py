@@ -1,6 +1,6 @@
 """Facts of a session → whether a run of it can be continued, and the continuation, or why not. No I/O."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import attrs
 
@@ -27,13 +27,14 @@ def plan(
     turn_id: str | None = None,
     rerun: Sequence[str] = (),
     enabled: bool = True,
+    backends: Collection[str] | None = None,
 ) -> ContinuationPlan:
     """Whether the run can be continued, and by what, or why not.
 
     ``source_run_id`` None: the latest interrupted run. ``rerun``: recoveries, of ``read_only`` and ``idempotent``,
     whose unknown calls are executed again. ``new_id`` is asked for the invocation, the run, the turn (if ``turn_id``
-    is None) and the claim, in this order, and not for a plan that parks by what is checked before. Raises ValueError
-    for any other recovery.
+    is None) and the claim, in this order, and not for a plan that parks by what is checked before. ``backends`` are
+    those that there are, where that is known. Raises ValueError for any other recovery.
     """
     if wrong := [name for name in rerun if name not in RERUN]:
         raise ValueError(f"calls of recovery {wrong[0]!r} are never run again; only {' and '.join(RERUN)} are")
@@ -59,7 +60,8 @@ def plan(
     source = source_of(facts.state, facts.conversation, run_id)
     if source is None:
         return parked(said("source_run_unreadable", unreadable(facts.state, run_id)))
-    case = Case(facts, source, observation, purpose, turn_id, frozenset(rerun), handoff_of(facts.state, source))
+    handoff = handoff_of(facts.state, source)
+    case = Case(facts, source, observation, purpose, turn_id, frozenset(rerun), handoff, backends)
     if (alone := refusal(case)) is not None:
         return parked(alone)
     noted = remarks(case)

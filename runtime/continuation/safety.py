@@ -60,7 +60,9 @@ class SafetyObservation:
 async def observe(inspector: SafetyInspector, session_id: str) -> SafetyObservation:
     """What the inspector sees now. Raises Unobserved."""
     try:
-        seen: object = await _in_time(inspector.inspect_continuation_safety(session_id))
+        seen: object = inspector.inspect_continuation_safety(session_id)
+        if isinstance(seen, Awaitable):
+            seen = await _in_time(seen)
     except Unobserved:
         raise
     except Exception as error:

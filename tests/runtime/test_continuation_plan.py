@@ -34,6 +34,12 @@ def interrupted(**header: Any) -> Session:
     return session
 
 
+def archived() -> Session:
+    session = interrupted()
+    session.add("session/updated", {"patch": {"archived": True}})
+    return session
+
+
 def called(state: str = "ok", recovery: str = "never") -> Session:
     """A run that was interrupted behind a call, whose result is ``state``."""
     session = Session()
@@ -261,6 +267,8 @@ CASES: dict[str, list[Callable[[], ContinuationPlan]]] = {
     ],
     "provider_resume_head_unsupported": [lambda: unopened_user().plan()],
     "provider_resume_boundary_unsupported": [lambda: without_anchor().plan()],
+    "session_archived": [lambda: archived().plan()],
+    "backend_unknown": [lambda: interrupted().plan(backends=["another"])],
 }
 
 
@@ -580,6 +588,26 @@ def test_tools_that_the_run_had_and_did_not_call_are_remarked_on() -> None:
     assert "other" in told(planned)
 
 
+def test_tools_that_the_runs_request_offered_are_remarked_on() -> None:
+    session = Session()
+    session.start("go").step()
+    offered = {"provider": "p", "model": "m", "tools": [{"name": "tool"}, {"name": "other"}, {}, 3]}
+    ids = {"turn_id": "t1", "run_id": "r1", "step": 1}
+    session.add("request/header", {**ids, "reason": "initial", "header": offered})
+    session.end("interrupted")
+    planned = session.plan()
+    assert remarked(planned) == ["tools_missing"]
+    assert "other" in told(planned)
+
+
+def test_a_run_that_has_completed_is_answered_anew_and_that_is_remarked_on() -> None:
+    session = Session()
+    session.start("go").step().says("done").end_step().end("completed")
+    planned = session.plan("r1")
+    assert (planned.disposition, remarked(planned)) == ("continue", ["source_completed"])
+    assert "answered anew" in told(planned)
+
+
 def test_a_turn_that_came_later_is_remarked_on_and_not_replayed() -> None:
     session = failed_then_plain()
     planned = session.plan("r1")
@@ -590,6 +618,7 @@ def test_a_turn_that_came_later_is_remarked_on_and_not_replayed() -> None:
 
 def test_every_remark_has_its_test() -> None:
     assert set(REMARKS) == {
+        "source_completed",
         "workspace_location_changed",
         "configuration_changed",
         "tools_missing",

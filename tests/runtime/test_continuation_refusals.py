@@ -544,6 +544,22 @@ async def the_ids_were_given_before(stage: Stage) -> Parked:
         return Parked(await stage.planned(manager), (run_id,))
 
 
+@parks("session_archived")
+async def it_was_put_away(stage: Stage) -> Parked:
+    async with stage.life(cutting()) as manager:
+        await stage.cut(manager)
+        await manager.archive("s")
+        return Parked(await stage.planned(manager), ("Session s", "unarchive"))
+
+
+@parks("backend_unknown")
+async def the_app_has_another_backend(stage: Stage) -> Parked:
+    async with stage.life(cutting()) as manager:
+        await stage.cut(manager)
+    async with stage.life(App(backends={"other": cutting()}, default_backend="other")) as manager:
+        return Parked(await stage.planned(manager), ("scripted", "other"))
+
+
 @parks("provider_resume_boundary_unsupported")
 async def nothing_was_asked(stage: Stage) -> Parked:
     async with stage.life(cutting()) as manager:
