@@ -84,6 +84,8 @@ class _Turn:
     given: tuple[int, JsonObject] | None = None
     deltas: dict[str, Delta] = attrs.field(factory=dict)
     messages: set[str] = attrs.field(factory=set)
+    #: By index of a call whose result was unknown: where its outcome came from.
+    sources: dict[int, str] = attrs.field(factory=dict)
     shown: dict[str, list[_Item]] = attrs.field(factory=dict)
 
     def add(self, item: _Item) -> None:
@@ -215,8 +217,9 @@ class History:
         """What a person reads: ``[{"role", "seq", "turn_id", "content", "mark"?}]`` in the order of the conversation.
 
         ``role`` is user, assistant, tool, note or gap; ``content`` holds blocks as in ``messages()``; ``mark`` says
-        what the provider history makes of it: ``hidden`` (left out), ``unanswered``, ``interrupted``, ``outcome``,
-        ``duplicate result`` (left out), ``without request``, ``from the admission``.
+        what the provider history makes of it: ``hidden`` (left out), ``unanswered``, ``interrupted``,
+        ``outcome: <source>`` (what an unknown result turned out to be), ``duplicate result`` (left out), ``without
+        request``, ``from the admission``.
         """
         out: list[JsonObject] = []
         for turn in self._turns:
@@ -228,7 +231,7 @@ class History:
                 for call in item.calls:
                     result = turn.results.get(call.index)
                     seq = item.seq if result is None else result[3]
-                    mark = "hidden" if item.hidden else "unanswered" if result is None else None
+                    mark = "hidden" if item.hidden else "unanswered" if result is None else _origin(turn, call, result)
                     out.append(_entry(turn, "tool", seq, [_result(turn, call, turn.results)], mark))
         if self._turns:
             last = self._turns[-1]
@@ -439,6 +442,7 @@ class History:
         if unknown is None:
             return
         turn, call, content = unknown.turn, unknown.call, _neutral(data["content"])
+        turn.sources[call.index] = data["source"]
         result = (content, data["is_error"], data["state"], event.seq)
         root = self._root(call.run_id)
         if self._requests in (unknown.requests, self._claimed.get(root)):
@@ -446,7 +450,7 @@ class History:
             self._forget(turn)
         else:
             said = [_text(wording.outcome_told(call.name, call.call_id, data["state"])), *content]
-            item = _Item("user", event.seq, data["run_id"], said, mark="outcome")
+            item = _Item("user", event.seq, data["run_id"], said, mark=f"outcome: {data['source']}")
             self._untold[event.seq] = item
             self._told.setdefault(root, []).append(_Told(turn, call, result, item))
 
@@ -636,6 +640,12 @@ def _result(turn: _Turn, call: Call, results: _Results) -> JsonObject:
         state, is_error = projected_state(call, turn.provable), True
         content = [_text(wording.not_started() if state == "not_started" else wording.unknown_outcome(call.recovery))]
     return {"kind": "tool_result", "call_id": call.call_id, "content": content, "is_error": is_error, "state": state}
+
+
+def _origin(turn: _Turn, call: Call, result: tuple[list[JsonObject], bool, str, int]) -> str | None:
+    """What stands for a result that was unknown, by where it came from; None for the result itself."""
+    source = turn.sources.get(call.index)
+    return None if source is None or result[2] == "unknown" else f"outcome: {source}"
 
 
 def _entry(turn: _Turn, role: str, seq: int, content: list[JsonObject], mark: str | None) -> JsonObject:

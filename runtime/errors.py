@@ -68,7 +68,7 @@ class ContinuationRevalidationError(RuntimeFailure):
 
 class SettleRefused(RuntimeFailure):
     """There is nothing to settle by that name. ``code``: ``claim_unknown``, ``claim_not_indeterminate``,
-    ``call_unknown``, ``call_ambiguous``.
+    ``call_unknown``, ``call_ambiguous``, ``call_settled``.
     """
 
     def __init__(self, message: str, *, code: str) -> None:

@@ -6,7 +6,7 @@ First the repair, which asks nobody and runs nothing; then tools find out what b
 import asyncio
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import attrs
 
@@ -18,11 +18,23 @@ from ..journal.writer import wall_ms
 from ..repair import session
 from .continuation.failpoints import Hook, nowhere
 from .continuation.outcomes import Dispatched, dispatches, reconciled, run_again, stays_unknown, unsettled
+from .dispatch import Authorize
 from .errors import describe
 from .journals import OpenSession
 from .outputs import store_in
 from .tools.base import Tool
 from .tools.running import offers_look
+
+
+class Tell(Protocol):
+    """Tells whoever reads a turn what happens in it: a session event's kind and data."""
+
+    async def __call__(self, kind: str, /, **data: Any) -> None: ...
+
+
+async def tell_nobody(kind: str, /, **data: Any) -> None:
+    """Nobody reads it."""
+
 
 #: Reads a session's own events, oldest first. Blocks.
 Events = Callable[[], Iterable[Event]]
@@ -96,10 +108,13 @@ async def rerun_calls(
     events: Events,
     *,
     call_seqs: Collection[int],
+    authorize: Authorize | None = None,
+    tell: Tell = tell_nobody,
     failpoint: Hook = nowhere,
 ) -> list[Unknown]:
     """Executes unknown calls again, by the numbers of their tool/call; those that are unknown even then.
 
+    ``tell`` is told of each as a turn tells of its calls, once what came of it is durable. ``authorize`` may deny one.
     The rest is as with ``reconcile_calls``, and like there what is over is durable if this is cancelled.
     """
     by_name = {tool.name: tool for tool in tools}
@@ -112,11 +127,16 @@ async def rerun_calls(
             dispatched.arguments,
             cwd=Path(dispatched.cwd or "."),
             store=store_in(opened.directory),
+            authorize=authorize,
         )
         await failpoint("after_rerun_executed")
         if draft is not None and await _recorded(opened, call, draft):
             await failpoint("after_rerun_outcome_committed")
             del unknown[call.call_seq]
+            # Both at once: nobody is told of a call that a stop cuts off, for it is as unknown as it was.
+            about = {"call_id": call.call_id, "operation_id": call.operation_id}
+            await tell("tool_start", **about, name=call.name, recovery=call.recovery)
+            await tell("tool_result", **about, **{key: draft.data[key] for key in ("state", "content", "is_error")})
     return list(unknown.values())
 
 

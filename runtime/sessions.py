@@ -19,13 +19,13 @@ from .app.definition import App, app_of
 from .backends.base import BackendRegistry, StopMode
 from .continuation.drafts import settle
 from .continuation.failpoints import Hook, nowhere
-from .continuation.outcomes import stated
+from .continuation.outcomes import outcome_of, stated
 from .continuation.plan import plan
 from .continuation.revalidation import still_unknown
 from .continuation.safety import SafetyObservation, Unobserved, look, observe
 from .continuation.shapes import Continuation, ContinuationPlan, Diagnostic, Facts
 from .conversation import Conversation
-from .errors import AppError, ContinuationParked, ForkRefused, KernelClosed, RuntimeFailure, SessionBusy
+from .errors import AppError, ContinuationParked, ForkRefused, KernelClosed, RuntimeFailure, SessionBusy, SettleRefused
 from .ids import new_id
 from .interactions import JournalInteractions
 from .journals import FileJournals, OpenSession
@@ -36,7 +36,7 @@ from .kernel.stream import TurnStream
 from .lifecycle import Lifecycle, Listener
 from .opening import facts_of
 from .permissions import MODES
-from .recovery import Recovered, reconcile_calls, recover, rerun_calls
+from .recovery import Recovered, Tell, reconcile_calls, recover, rerun_calls
 from .tools.base import Tool
 
 if TYPE_CHECKING:
@@ -479,12 +479,22 @@ class SessionManager:
     async def settle_call(self, session_id: str, call_id: str, *, ok: bool, text: str | None = None) -> "Events":
         """States what a call of unknown outcome came to, by a person's word; ``call_id`` may be its operation_id too.
 
-        The first outcome stands. Returns what was appended, durably. Raises SettleRefused, JournalError.
+        The first outcome stands: the same again is fine and appends nothing. Returns what was appended, durably. Raises
+        SettleRefused, JournalError.
         """
         self._ready()
-        return await self.kernel.append(
-            session_id, lambda session: [stated(session.journal.state, call_id, ok=ok, text=text)]
-        )
+        word = "ok" if ok else "error"
+
+        def settled(session: OpenSession) -> Sequence[Draft]:
+            state = session.journal.state
+            try:
+                return [stated(state, call_id, ok=ok, text=text)]
+            except SettleRefused as refused:
+                if refused.code == "call_settled" and outcome_of(state, call_id) == (word, "user"):
+                    return []
+                raise
+
+        return await self.kernel.append(session_id, settled)
 
     def _refuse_live(self, session_id: str, run_id: str | None) -> None:
         live = self.kernel.running(session_id)
@@ -533,12 +543,15 @@ class SessionManager:
             failpoint=self._failpoint,
         )
 
-    async def _rerun(self, session: OpenSession, continuation: Continuation) -> None:
+    async def _rerun(self, session: OpenSession, continuation: Continuation, tell: Tell) -> None:
+        settings = session.journal.state.session.settings()
         unknown = await rerun_calls(
             session,
-            self._tools(session.journal.state.session.settings()),
+            self._tools(settings),
             lambda: self._store.read(session.session_id),
             call_seqs=continuation.rerun,
+            authorize=getattr(self._app.backends.get(str(settings.get("backend", ""))), "authorize", None),
+            tell=tell,
             failpoint=self._failpoint,
         )
         if unknown:

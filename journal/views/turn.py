@@ -151,7 +151,8 @@ class Turns:
     ``last`` is the largest turn number so far. ``loose``: the next number is not judged (events were lost, or this is
     the first turn of a fork). ``lost``: events were lost since a turn was last opened, so a turn without opening is
     believed; what stands before a header has lost one. ``claimed``: run_id → ``[turn number, turn_id, purpose]`` of
-    claims without a start. ``unknown`` and ``outcomes`` (``[state, source]``) by ``<call_seq>@<turn_id>``.
+    claims without a start. ``unknown`` and ``outcomes`` (``[state, source, call_id, operation_id]``) by
+    ``<call_seq>@<turn_id>``.
     ``closed``: rows ``[turn_id, turn, kind, reason, run_ids, first_seq, last_seq, steps, calls]``.
     """
 

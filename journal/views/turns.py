@@ -192,7 +192,7 @@ def _tool_outcome(turns: Turns, event: Event) -> Problem | None:
     problem = judge_outcome(turns, data)
     key = key_of(data["call_seq"], data["turn_id"])
     if turns.unknown.pop(key, None) is not None:
-        turns.outcomes[key] = [data["state"], data["source"]]
+        turns.outcomes[key] = [data["state"], data["source"], data["call_id"], data["operation_id"]]
     return problem
 
 
@@ -322,5 +322,5 @@ def _call(turns: Turns, turn_id: str, call_id: str, name: str, state: str, call_
     call = {"call_id": call_id, "name": name, "state": state}
     outcome = None if call_seq is None else turns.outcomes.get(key_of(call_seq, turn_id))
     if outcome is not None:
-        call["outcome"] = outcome[0]
+        call["outcome"], call["outcome_source"] = outcome[:2]
     return call

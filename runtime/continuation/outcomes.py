@@ -11,10 +11,11 @@ from ...journal.errors import InvalidEvent
 from ...journal.events import Blocks, Draft, Event, JsonObject
 from ...journal.state import State
 from ...journal.views.turn import Unknown
-from ..dispatch import ToolLimits
+from ..dispatch import Authorize, ToolLimits, denial
 from ..errors import SettleRefused
 from ..lifecycle import log
 from ..outputs import Store, cut, shorten
+from ..progress import Call
 from ..tools.arguments import BadArguments, digest, parse, validate
 from ..tools.base import Ask, Tool, ToolContext, ToolOutput, ask_nobody, text_block
 from ..tools.running import Left, Unproven, execute, look
@@ -159,11 +160,13 @@ async def run_again(
     ask: Ask = ask_nobody,
     limits: ToolLimits | None = None,
     left: Left | None = None,
+    authorize: Authorize | None = None,
 ) -> Draft | None:
     """Executes the body again under the same ``operation_id``: what it comes to, as a tool/outcome.
 
     None where that is unknown too, or where it was not run: its tool does not declare (any more) that this may be done,
-    or does not take the arguments. The log says which. ``left`` is told what of a body could not be ended.
+    or does not take the arguments; or ``authorize`` denies it. The log says which. ``left`` is told what of a body
+    could not be ended.
     """
     limits = limits or ToolLimits()
     if call.recovery not in AGAIN or tool.recovery not in AGAIN:
@@ -177,6 +180,11 @@ async def run_again(
     except BadArguments:
         stays_unknown(call, "the arguments on record are not such that it takes now")
         return None
+    if authorize is not None:
+        asked = Call(call.call_id, call.name, arguments, call.operation_id, call.call_seq, tool.recovery)
+        if await denial(authorize, asked, tool, checked) is not None:
+            stays_unknown(call, "it is not run again: `authorize` denies it")
+            return None
     output = await execute(
         tool,
         checked,
@@ -196,16 +204,31 @@ async def run_again(
         return _outcome(call, "error", [text_block(text)], "rerun")
 
 
+#: The source of an outcome, for people.
+_WORD_OF: Final = {
+    "user": "stated by a person",
+    "reconciled": "found out by its tool",
+    "rerun": "executed again",
+    "late": "its result came late",
+}
+
+
 def stated(state: State, name: str, *, ok: bool, text: str | None = None, limits: ToolLimits | None = None) -> Draft:
     """A person's word on an unknown call, as a tool/outcome. ``name``: its operation_id, its call_id, or the number of
     its tool/call.
 
-    Raises SettleRefused: ``call_unknown``, ``call_ambiguous``.
+    Raises SettleRefused: ``call_unknown``, ``call_ambiguous``, ``call_settled``.
     """
     calls = unsettled(state)
     named = [call for call in calls if call.operation_id == name] or [
         call for call in calls if name in (call.call_id, str(call.call_seq))
     ]
+    if not named and (known := outcome_of(state, name)) is not None:
+        raise SettleRefused(
+            f"the call {name} has its outcome already, {known[0]} ({_WORD_OF.get(known[1], known[1])}), and that "
+            "stands; tell the model in a message what is to be said beside",
+            code="call_settled",
+        )
     if not named:
         there = f"what is unknown: {_listed(calls)}" if calls else "there is no call whose outcome is unknown"
         raise SettleRefused(f"no call of unknown outcome is called {name!r}; {there}", code="call_unknown")
@@ -225,6 +248,14 @@ def stated(state: State, name: str, *, ok: bool, text: str | None = None, limits
     limit = (limits or ToolLimits()).shown
     said = cut([text_block(text or _STATED[word])], limit, "it is too long for a statement")
     return _outcome(call, word, said, "user")
+
+
+def outcome_of(state: State, name: str) -> tuple[str, str] | None:
+    """State and source of the newest outcome of a call whose result was unknown, named as in ``stated``."""
+    for key, (word, source, call_id, operation_id) in reversed(state.turns.outcomes.items()):
+        if name in (operation_id, call_id, key.partition("@")[0]):
+            return word, source
+    return None
 
 
 def _listed(calls: list[Unknown]) -> str:

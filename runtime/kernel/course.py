@@ -247,8 +247,9 @@ class Course:
     async def _ready(self, run: Run) -> None:
         """What comes between the start and the backend. A stop cuts it off."""
         assert run.session is not None
+        assert run.ledger is not None
         preparing = self._parts.spawn(
-            run.opening.ready(run.session, self._parts.activation), f"prepare run {run.identity.run_id}"
+            run.opening.ready(run.session, run.ledger, self._parts.activation), f"prepare run {run.identity.run_id}"
         )
         preparing.add_done_callback(seen)
         stopped = self._parts.spawn(run.entry.until(lambda: run.claimant is not None), "wait for a stop")
@@ -276,6 +277,7 @@ class Course:
             raise RuntimeFailure(
                 f"run {run.identity.run_id} has no permission to call its backend, which is given once"
             )
+        run.entered()
         stream: object = generation.backend.send(self._input(run))
         if not isinstance(stream, AsyncIterable):
             if isinstance(stream, Coroutine):

@@ -19,6 +19,7 @@ from ..errors import KernelClosed, RuntimeFailure, RuntimeInteractionInvariantEr
 from ..ids import new_id
 from ..journals import Journals, OpenSession
 from ..lifecycle import Lifecycle, Listener
+from ..recovery import Tell
 from ..tasks import seen
 from ..tools.base import Tool, text_block
 from .authority import RunIdentity, RuntimeInteractionAuthority, RuntimeMessageAuthority
@@ -59,7 +60,7 @@ async def no_reconcilers(session: OpenSession) -> int:
     return 0
 
 
-async def no_rerun(session: OpenSession, continuation: Continuation) -> None:
+async def no_rerun(session: OpenSession, continuation: Continuation, tell: Tell) -> None:
     """Raises RuntimeFailure: there is no tool to execute a call with."""
     raise RuntimeFailure("this kernel has no tools to execute calls again with; give it `rerun`")
 
@@ -293,8 +294,8 @@ class RuntimeKernel:
     async def append(self, session_id: str, decide: Callable[[OpenSession], Sequence[Draft]]) -> list[Event]:
         """Appends events that concern the session as a whole, durably, as one batch.
 
-        ``decide`` gives them, with nothing between that and the append, and may raise. What was begun is finished
-        although the caller is cancelled. Raises what ``session`` raises, JournalError, InvalidEvent.
+        ``decide`` gives them, or none, with nothing between that and the append, and may raise. What was begun is
+        finished although the caller is cancelled. Raises what ``session`` raises, JournalError, InvalidEvent.
         """
         appending = self._parts.spawn(self._append(session_id, decide), f"append to session {session_id}")
         appending.add_done_callback(seen)
@@ -302,7 +303,10 @@ class RuntimeKernel:
 
     async def _append(self, session_id: str, decide: Callable[[OpenSession], Sequence[Draft]]) -> list[Event]:
         async with self.session(session_id) as session:
-            events = session.journal.append_batch(decide(session))
+            drafts = decide(session)
+            if not drafts:
+                return []
+            events = session.journal.append_batch(drafts)
             for event in events:
                 session.observe(event)
             await session.journal.aflush()

@@ -17,10 +17,11 @@ from ..journals import OpenSession
 from ..ledger import Ledger
 from ..lifecycle import log
 from ..progress import beginning
+from ..recovery import Tell
 from .authority import RunIdentity
 
-#: Executes again the calls that a continuation is to rerun, and makes their outcomes durable.
-Rerun = Callable[[OpenSession, Continuation], Awaitable[None]]
+#: Executes again the calls that a continuation is to rerun, makes their outcomes durable, and tells of them.
+Rerun = Callable[[OpenSession, Continuation, Tell], Awaitable[None]]
 #: Awaits an operation inside of what a host has to hold meanwhile.
 Within = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
 
@@ -50,7 +51,7 @@ class Opening(Protocol):
         """Behind the first batch, once that is durable: up to where the turn stands open. Raises JournalError."""
         ...
 
-    async def ready(self, session: OpenSession, within: Within) -> None:
+    async def ready(self, session: OpenSession, ledger: Ledger, within: Within) -> None:
         """The turn stands open: what comes before the backend is called. Cancelled by a stop. Raises what fails."""
         ...
 
@@ -123,7 +124,7 @@ class FromMessage:
     async def follow(self, ledger: Ledger) -> None:
         pass
 
-    async def ready(self, session: OpenSession, within: Within) -> None:
+    async def ready(self, session: OpenSession, ledger: Ledger, within: Within) -> None:
         pass
 
     async def reached(self, point: Failpoint) -> None:
@@ -171,7 +172,7 @@ class FromBoundary:
         await ledger.barrier()
         await self._failpoint("after_continuation_start_committed")
 
-    async def ready(self, session: OpenSession, within: Within) -> None:
+    async def ready(self, session: OpenSession, ledger: Ledger, within: Within) -> None:
         looked = False
 
         async def again() -> None:
@@ -186,7 +187,12 @@ class FromBoundary:
                 "workspace; mend what wraps it"
             )
         if self._continuation.rerun:
-            await self._rerun(session, self._continuation)
+
+            async def tell(kind: str, /, **data: Any) -> None:
+                ledger.tell(kind, **data)
+                await ledger.barrier()
+
+            await self._rerun(session, self._continuation, tell)
         await self._failpoint("before_backend_dispatch")
 
     async def reached(self, point: Failpoint) -> None:

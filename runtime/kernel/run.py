@@ -188,12 +188,17 @@ class Run:
         else:
             self._held.append(event)
 
+    def entered(self) -> None:
+        """The backend is entered now: the consumer is told what waited for that."""
+        held, self._held = self._held, []
+        for event in held:
+            self.delivery.put(event)
+
     def exit(self, error: BaseException | None) -> None:
         """It is over; the consumer is told."""
         self.exited = True
         if error is None:
-            for event in self._held:
-                self.delivery.put(event)
+            self.entered()
         for handle in (self._watch, self._tell_handle):
             if handle is not None:
                 handle.cancel()

@@ -157,7 +157,7 @@ def test_an_outcome_stands_beside_the_unknown_result() -> None:
     builder.result("a", state="unknown").end_step().end("interrupted")
     outcome(builder, seq)
     row = fold(builder).turn_rows()[0]["calls"][0]
-    assert row == {"call_id": "a", "name": "tool", "state": "unknown", "outcome": "ok"}
+    assert row == {"call_id": "a", "name": "tool", "state": "unknown", "outcome": "ok", "outcome_source": "reconciled"}
     assert problems(builder) == []
     assert fold(builder).turns.unknown == {}
 

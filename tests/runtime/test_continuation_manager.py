@@ -16,6 +16,7 @@ from maka.journal.errors import JournalConflict, JournalLocked, JournalWriteErro
 from maka.journal.events import JsonObject
 from maka.journal.files import RealFs
 from maka.runtime.app import App
+from maka.runtime.backends.loop import loop_backend
 from maka.runtime.backends.scripted import Boundary, Never, Question, Tool, Turn
 from maka.runtime.continuation.plan import Continuation
 from maka.runtime.errors import (
@@ -1112,7 +1113,13 @@ def test_a_call_is_run_again_behind_the_start_and_before_the_backend(tmp_path: P
             continuation = await stage.continuation(manager, rerun=[recovery])
             assert len(continuation.rerun) == 1
             assert order.ran == []
-            await told(resumed(manager, continuation))
+            heard = [event async for event in resumed(manager, continuation)]
+            kinds = [event.kind for event in heard]
+            assert kinds[:2] == ["tool_start", "tool_result"]
+            about = {"call_id": "c1", "operation_id": operation}
+            assert heard[0].data == {**about, "name": "order", "recovery": recovery}
+            assert heard[1].data["content"][0]["text"] == "ordered 1"
+            assert {key: heard[1].data[key] for key in about} == about
             [request] = asked(app)
         assert order.ran == [operation]
         assert trace == [
@@ -1127,6 +1134,55 @@ def test_a_call_is_run_again_behind_the_start_and_before_the_backend(tmp_path: P
         assert_legal(request)
         [message] = [message for message in request if message["role"] == "tool"]
         assert [block["content"][0]["text"] for block in message["content"]] == ["ordered 1"]
+
+    go(main())
+
+
+def test_what_authorize_denies_is_not_run_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        await unknown(stage, "idempotent", "c1")
+        order = Order(recovery="idempotent")
+        seen: list[tuple[str, str, dict[str, Any]]] = []
+
+        async def authorize(call: Any, tool: Any, arguments: dict[str, Any]) -> str:
+            seen.append((call.call_id, tool.name, arguments))
+            return "not here"
+
+        model = ScriptedModel(["never"])
+        app = App(
+            backends={"loop": loop_backend(model, [order], authorize=authorize)},
+            default_backend="loop",
+            permission_mode="bypass",
+        )
+        async with stage.life(app) as manager:
+            await manager.recover("s")
+            stream = resumed(manager, await stage.continuation(manager, rerun=["idempotent"]))
+            with pytest.raises(ContinuationRevalidationError) as refused:
+                await told(stream)
+            assert refused.value.code == "dangling_tool_state"
+            assert (order.ran, model.requests) == ([], [])
+            assert [each[:2] for each in seen] == [("c1", "order")]
+
+    go(main())
+
+
+def test_the_same_statement_again_is_fine_and_another_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        _, [operation] = await unknown(stage, "never", "c1")
+        async with stage.life() as manager:
+            await manager.recover("s")
+            [event] = await manager.settle_call("s", "c1", ok=True, text="it is there")
+            before = stage.journal.read_bytes()
+            assert await manager.settle_call("s", operation, ok=True) == []
+            assert await manager.settle_call("s", str(event.data["call_seq"]), ok=True) == []
+            with pytest.raises(
+                SettleRefused, match=r"the call c1 has its outcome already, ok \(stated by a person\)"
+            ) as no:
+                await manager.settle_call("s", "c1", ok=False)
+            assert no.value.code == "call_settled"
+            assert stage.journal.read_bytes() == before
 
     go(main())
 

@@ -711,6 +711,8 @@ def test_a_statement_is_the_first_and_the_last(tmp_path: Path) -> None:
     killed("c1").write(tmp_path)
     with opened(tmp_path) as session:
         session.journal.append(stated(session.journal.state, "c1", ok=False, text="It is not there."))
-        assert refused(session.journal.state, "c1").code == "call_unknown"
+        again = refused(session.journal.state, "c1")
+        assert again.code == "call_settled"
+        assert "error (stated by a person), and that stands" in str(again)
     [result] = results(tmp_path)
     assert (result["state"], texts(result)) == ("error", "It is not there.")
