@@ -35,7 +35,7 @@ def lived(place: Place, nursery: Nursery, *holds: str, **script: Any) -> None:
     """One life after the other, each killed at its point, and looked at."""
     for number, hold in enumerate(holds):
         place.killed(nursery, *(RESUME if number else ("create", "send")), hold=hold, **script)
-        place.assert_sound(runs=len(holds), verdict="interrupted")
+        place.assert_sound(runs=len(holds), verdicts=("interrupted",))
         place.assert_recovers(runs=len(holds))
 
 
