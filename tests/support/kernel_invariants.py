@@ -29,7 +29,7 @@ def wrongs(events: Sequence[Event]) -> list[str]:
         data: JsonObject = event.data
         turn: str = data.get("turn_id") or of_run.get(data.get("run_id", ""), "")
         where = f"{event.type} at {event.seq}"
-        if event.type == "turn/start":
+        if event.type in ("turn/start", "continuation/start"):
             of_run[data["run_id"]] = data["turn_id"]
         if event.type == "turn/end":
             ended[turn] = data["reason"]

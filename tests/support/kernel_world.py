@@ -15,7 +15,10 @@ import attrs
 from maka.journal.errors import JournalError, JournalLocked, JournalWriteError
 from maka.journal.events import Draft, Event, JsonObject
 from maka.runtime.backends.base import BackendContext, BackendRegistry
+from maka.runtime.continuation.plan import Continuation, Facts, plan
+from maka.runtime.continuation.safety import SafetyObservation, Unobserved
 from maka.runtime.errors import (
+    ContinuationRevalidationError,
     InteractionRefused,
     KernelClosed,
     RuntimeFailure,
@@ -39,7 +42,7 @@ from .chaos_authority import ChaosAuthority, ChaosMessages
 from .chaos_backend import HAZARDS, PROBE, THEMES, ChaosBackend, ChaosError, Watch
 from .drafts import rename
 from .kernel_invariants import left_open, untrue, wrongs
-from .memory_journals import BEGAN, MemoryJournal, MemoryJournals
+from .memory_journals import BEGAN, MemoryJournal, MemoryJournals, fold
 from .seeded_loop import Crashed, run
 from .watched_loop import WatchedLoop
 
@@ -50,7 +53,11 @@ OVER: Final = 120.0
 #: Said of a journal that was closed.
 _CLOSED: Final = "is closed; open it again"
 #: What may be told where nothing has gone wrong.
-_CALM: Final = (TurnCancelled, KernelClosed, SessionBusy, InteractionRefused)
+_CALM: Final = (TurnCancelled, KernelClosed, SessionBusy, InteractionRefused, ContinuationRevalidationError)
+#: Whatever a backend calls is there.
+_TOOLS: Final = ("drawn", "t")
+#: What a turn begins with.
+_OPENS: Final = ("turn/start", "continuation/start")
 
 
 class Broken(AssertionError):
@@ -169,7 +176,7 @@ class World:
 
     def _stopped(self, session_id: str, turn_id: str, error: BaseException | None) -> None:
         durable = self.journals.events(session_id)
-        begun = any(event.type == "turn/start" and event.data["turn_id"] == turn_id for event in durable)
+        begun = any(event.type in _OPENS and event.data["turn_id"] == turn_id for event in durable)
         ended = any(event.type == "turn/end" and event.data["turn_id"] == turn_id for event in durable)
         failed = session_id in self.watch.journal_failed
         if begun and not ended and not failed:
@@ -214,6 +221,7 @@ class World:
             now=lambda: BEGAN + int(loop.time() * 1000),
             deadlines=DEADLINES,
             keep_open=random.choice([0, 1, 32]),
+            observe=self._observe,
         )
         actions = self._actions()
         self._acting = tuple(name for name, _ in actions)
@@ -352,6 +360,63 @@ class World:
                         self.watch.wrong(f"{event.kind} of {client.turn_id} was shown and is not durable")
             if slow:
                 await asyncio.sleep(self._random.uniform(0, slow))
+
+    async def _observe(self, session_id: str, settings: JsonObject) -> SafetyObservation:
+        await asyncio.sleep(self._random.choice([0, 0, 0.5]) * self._random.random())
+        if self.watch.may("the inspector fails", 0.2):
+            raise Unobserved("the inspector is drawn to fail")
+        settled = not self.watch.may("something goes on in the background", 0.2)
+        return SafetyObservation(
+            workspace_identity="workspace", background_operations_settled=settled, available_tool_names=_TOOLS
+        )
+
+    async def _going_on(self, client: _Client, text: str) -> None:
+        """The run that was interrupted last is continued, if one can be."""
+        continuation = await self._continuation(client)
+        if continuation is not None:
+            client.stream = self.kernel.start_continuation(continuation)
+            await self._read(client)
+
+    async def _going_on_twice(self, client: _Client, text: str) -> None:
+        """Likewise, and somebody else has the same plan."""
+        continuation = await self._continuation(client)
+        if continuation is None:
+            return
+        client.stream = self.kernel.start_continuation(continuation)
+        other = attrs.evolve(continuation, run_id=self._new_id(), turn_id=self._new_id(), claim_id=self._new_id())
+        stream = self.kernel.start_continuation(other)
+        second = asyncio.ensure_future(self._second(stream))
+        try:
+            await self._read(client)
+        finally:
+            await asyncio.wait({second})
+
+    async def _second(self, stream: TurnStream) -> None:
+        try:
+            async for _ in stream:
+                pass
+        except Exception as error:
+            self._judge(error, "a second continuation")
+
+    async def _continuation(self, client: _Client) -> Continuation | None:
+        async with self.kernel.session(client.session_id):
+            conversation = await self.kernel.conversation(client.session_id)
+            opened = self.kernel.opened(client.session_id)
+            if opened is None:
+                return None
+            await opened.journal.aflush()
+            ids = iter([f"{client.turn_id}-invocation", f"{client.turn_id}-run", f"{client.turn_id}-claim"])
+            try:
+                observation: SafetyObservation | Unobserved = await self._observe(client.session_id, {})
+            except Unobserved as error:
+                observation = error
+            return plan(
+                Facts(client.session_id, opened.journal.state, conversation),
+                source_run_id=None,
+                observation=observation,
+                new_id=ids.__next__,
+                turn_id=client.turn_id,
+            ).continuation
 
     def _begin(self, client: _Client, text: str) -> TurnStream:
         client.stream = self.kernel.start_turn(
@@ -606,8 +671,10 @@ _CLIENTS: Final[dict[str, Callable[[World, _Client, str], Awaitable[None]]]] = {
     "only started": World._only_started,
     "at once": World._at_once,
     "never": World._never,
+    "going on": World._going_on,
+    "going on twice": World._going_on_twice,
 }
-_WAYS: Final = ["whole", "whole", "whole", *(way for way in _CLIENTS if way != "probe")]
+_WAYS: Final = ["whole", "whole", "whole", *(way for way in _CLIENTS if way != "probe"), *3 * ["going on"]]
 
 
 def _of(data: JsonObject, turn_id: str) -> bool:
@@ -664,9 +731,10 @@ async def _recover(journals: MemoryJournals, sessions: list[str]) -> None:
         await journals.close(await journals.open(session_id))
         once = journals.events(session_id)
         found = wrongs(once) + left_open(once)
-        started = [event.data["turn_id"] for event in once if event.type == "turn/start"]
+        resting = [turn_id for turn_id, turn in fold(once).turns.open.items() if turn.rest == "indeterminate"]
+        started = [event.data["turn_id"] for event in once if event.type in _OPENS]
         ended = [event.data["turn_id"] for event in once if event.type == "turn/end"]
-        if sorted(started) != sorted(ended):
+        if sorted(started) != sorted(ended + resting):
             found.append(f"turns {sorted(started)} have begun, {sorted(ended)} have ended")
         await journals.close(await journals.open(session_id))
         if len(journals.events(session_id)) != len(once):
