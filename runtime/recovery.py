@@ -42,10 +42,11 @@ Events = Callable[[], Iterable[Event]]
 
 @attrs.frozen
 class Recovered:
-    """``state``: ``unchanged`` (not a byte of the journal was written), ``repaired`` (``appended`` events), ``open``
-    (somebody has it open for writing, who repairs it when that is due), or ``failed``, with the ``error``.
+    """``state``: ``unchanged`` (nothing was left open), ``repaired`` (``appended`` events), ``open`` (somebody has it
+    open for writing, who repairs it when that is due), or ``failed``, with the ``error``.
 
-    ``reconciled``: of how many calls it was found out what came of them; ``unsettled``: of how many their tools may
+    ``reconciled``: of how many calls it was found out what came of them, which is one event for each; where it is 0,
+    not a byte of an ``unchanged`` journal was written. ``unsettled``: of how many their tools may
     still be able to tell.
     """
 

@@ -17,7 +17,7 @@ from support.crashing import FAILPOINTS
 from support.lives import How, Place
 from support.nursery import Nursery
 
-KILLS = int(os.environ.get("MAKA_KILLS", "8"))
+KILLS = int(os.environ.get("MAKA_KILLS", "6"))
 CLAIM, CREATED, START, TERMINAL, SETTLED = FAILPOINTS
 RESUME = ("recover", "plan", "resume")
 
@@ -62,8 +62,15 @@ STORIES: dict[str, Story] = {
     "reconcile a file": Story(
         steps=RESUME, before=((("create", "send"), "after_replace"),), script={"tool": "write_file"}
     ),
+    "reconcile what is long": Story(
+        steps=RESUME, before=IN_TOOL, script={"recovery": "reconcile", "together": 2, "long": 200_000}
+    ),
+    "state what came of a call": Story(steps=("recover", "forward", "plan", "resume"), before=IN_TOOL),
     # The body that was cut off, the one that is killed, and the one that comes to its end.
     "run again": Story(steps=RESUME, before=IN_TOOL, script=AGAIN, runs=3),
+    "run again what is long": Story(
+        steps=RESUME, before=IN_TOOL, script={**AGAIN, "together": 2, "long": 200_000}, runs=3
+    ),
 }
 #: The story in which each point is come to.
 AT: dict[Failpoint, str] = {

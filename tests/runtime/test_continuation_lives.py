@@ -6,6 +6,7 @@ What the model is given stays legal and holds each message once, and what a tool
 import asyncio
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,36 @@ def test_killed_in_a_body_that_may_run_again_and_killed_in_it_again(
     assert len({noted["operation_id"] for noted in place.noted("effects")}) == 1
     assert effects(place) == 3
     assert [data["source"] for data in place.data("tool/outcome")] == ["rerun"]
+
+
+def test_killed_between_two_bodies_that_run_again(place: Place, nursery: Nursery) -> None:
+    """What is known is not run again, although the continuation that found it out was cut off."""
+    again = {"recovery": "read_only", "rerun": ("read_only",), "together": 2}
+    lived(place, nursery, "effect", **again)
+    assert effects(place) == 2
+    place.killed(nursery, *RESUME, hold="after_rerun_outcome_committed", **again)
+    place.assert_recovers(runs=2)
+    assert place.lived(nursery, "settle", *RESUME, **again)[3] == "resume:completed"
+    place.assert_sound(runs=2)
+    first, second = asked(place)
+    assert (states(first), states(second)) == ([], ["ok", "ok"])
+    ran = Counter(noted["operation_id"] for noted in place.noted("effects"))
+    assert [*ran.values()] == [2, 2]
+    assert [data["source"] for data in place.data("tool/outcome")] == ["rerun", "rerun"]
+
+
+def test_killed_between_two_looks(place: Place, nursery: Nursery) -> None:
+    both = {"recovery": "reconcile", "together": 2}
+    place.killed(nursery, "create", "send", hold="effect", **both)
+    place.killed(nursery, "recover", hold="after_reconcile_outcome_committed", **both)
+    [first] = place.data("tool/outcome")
+    assert place.lived(nursery, "plan", *RESUME, **both)[:4] == [
+        "plan:dangling_tool_state", "recover:unchanged", "plan:continue", "resume:completed",
+    ]  # fmt: skip
+    place.assert_sound()
+    assert place.data("tool/outcome")[0] == first
+    assert [data["source"] for data in place.data("tool/outcome")] == ["reconciled", "reconciled"]
+    assert [states(messages) for messages in asked(place)] == [[], ["ok", "ok"]]
 
 
 @pytest.mark.parametrize(("done", "state"), [(False, "error"), (True, "ok")])

@@ -56,7 +56,8 @@ class Script:
     the process ends ``amid`` it (of a write, half is done) or ``behind`` it, or which ``fails``: ``how``.
 
     ``tool``: what the model asks for where the user spoke last, ``effect`` or ``write_file``. ``asks``: how often,
-    before it is done. ``recovery``: what ``effect`` declares.
+    before it is done; ``together``: how many calls at once. ``recovery``: what ``effect`` declares; ``long``: how many
+    characters it gives back beside the others.
     """
 
     hold: str = ""
@@ -65,6 +66,8 @@ class Script:
     tool: str = "effect"
     recovery: str = "never"
     asks: int = 1
+    together: int = 1
+    long: int = 0
     text: str = TEXT
     rerun: tuple[str, ...] = ()
     run_id: str | None = None
@@ -223,7 +226,12 @@ class Place:
                 assert self.files() == once
 
         asyncio.run(main())
-        assert maka.inspect(self.journal).verdict == "healthy"
+        self._assert_in_order(runs)
+
+    def _assert_in_order(self, runs: int) -> None:
+        view = maka.inspect(self.journal)
+        assert view.verdict == "healthy"
+        assert {finding.code for finding in view.findings} <= {"claim_indeterminate"}
         self.assert_sound(runs=runs)
 
     def managing(self, *, failpoint: Hook = nowhere, **script: Any) -> SessionManager:
@@ -245,8 +253,7 @@ class Place:
                 raise AssertionError(f"it comes to no end: {done}")
 
         asyncio.run(main())
-        assert maka.inspect(self.journal).verdict == "healthy"
-        self.assert_sound(runs=runs)
+        self._assert_in_order(runs)
         return done
 
 
@@ -350,6 +357,9 @@ class _Told:
         return self._backend.send(input)
 
 
+_FILE: Final = {"path": "out.txt", "content": "whole\n" * 9}
+
+
 class _Model:
     """Asks for the tool where the user spoke last, and ``asks`` times; then it is done."""
 
@@ -374,9 +384,10 @@ class _Model:
             while b'"assistant/delta"' not in self._place.raw.splitlines()[-1]:
                 await asyncio.sleep(0.01)
             await self._hold("text")
-        if asked < script.asks:
-            arguments = {"path": "out.txt", "content": "whole\n" * 9} if script.tool == "write_file" else {"n": asked}
-            yield ToolCallChunk(f"c{asked}", script.tool, json.dumps(arguments), 1)
+        if asked < script.asks * script.together:
+            for number in range(asked, asked + script.together):
+                arguments = _FILE if script.tool == "write_file" else {"n": number}
+                yield ToolCallChunk(f"c{number}", script.tool, json.dumps(arguments), number - asked + 1)
             yield Finish("tool_use")
         else:
             yield TextDelta("It is done.")
@@ -392,23 +403,30 @@ class _Effect:
     name = "effect"
     description = "Does something."
     parameters = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}  # noqa: RUF012
-    parallel_safe = False
 
     def __init__(self, place: Place, script: Script) -> None:
         self._place = place
         self._script = script
         self.recovery: Any = script.recovery
+        self.parallel_safe = script.together > 1
+        self._ran = 0
 
     async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
         await _hold(self._script, "before_effect")
         self._place.note("effects", operation_id=context.operation_id)
+        self._ran += 1
+        if self._script.hold == "effect" and self._ran < self._script.together:
+            await asyncio.Event().wait()  # the last one says that they are all there
         await _hold(self._script, "effect")
-        return ToolOutput.of(f"done {arguments['n']}")
+        return self._said(f"done {arguments['n']}")
 
     async def reconcile(self, arguments: dict[str, Any], operation_id: str) -> ToolOutput:
         if any(noted["operation_id"] == operation_id for noted in self._place.noted("effects")):
-            return ToolOutput.of(f"it was done {arguments['n']}")
+            return self._said(f"it was done {arguments['n']}")
         return ToolOutput([{"kind": "text", "text": "it was not done"}], "error")
+
+    def _said(self, text: str) -> ToolOutput:
+        return ToolOutput.of(text + "." * self._script.long)
 
 
 async def _hold(script: Script, point: str) -> None:
