@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 from collections.abc import Coroutine, Iterator
@@ -120,6 +121,12 @@ def bytes_of(root: Path) -> bytes:
     return (root / "sessions" / SESSION / "journal.jsonl").read_bytes()
 
 
+def look(root: Path) -> dict[Path, tuple[int, ...]]:
+    """Everything below the root, as the system describes it."""
+    found = ((place, os.stat(place)) for place in [root, *root.rglob("*")])
+    return {place: (stat.st_ino, stat.st_mode, stat.st_size, stat.st_mtime_ns) for place, stat in found}
+
+
 def go(main: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(main)
 
@@ -175,9 +182,9 @@ def test_every_committed_prefix_is_reopened_and_repaired(place: Crash, failpoint
             run_id = target_of(root)
             assert_prefix(failpoint, root, run_id)
 
-            before = files_of(root)
+            before = look(root)
             assert await parked(sessions) == (REPLANNED[failpoint],)
-            assert files_of(root) == before, "a plan has written"
+            assert look(root) == before, "a plan has written"
 
             [found] = await sessions.recover_interrupted_sessions()
             assert (found.appended, found.error) == (len(APPENDED[failpoint]), None)
@@ -241,9 +248,9 @@ def test_what_is_planned_and_what_a_load_shows_is_the_same_with_and_without_a_re
 
     async def main() -> None:
         async with manager(root) as sessions:
-            before = files_of(root)
+            before = look(root)
             foreseen = await sessions.plan_safe_boundary_continuation(SESSION, source_run_id=SOURCE, repaired=True)
-            assert files_of(root) == before
+            assert look(root) == before
             view = maka.inspect(root / "sessions" / SESSION)
             await sessions.recover_interrupted_sessions()
             assert (await planned(sessions)).rejection_reasons == foreseen.rejection_reasons

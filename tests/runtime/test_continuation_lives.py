@@ -167,6 +167,16 @@ def test_killed_between_two_bodies_that_run_again(place: Place, nursery: Nursery
     assert [data["source"] for data in place.data("tool/outcome")] == ["rerun", "rerun"]
 
 
+def test_killed_between_the_repair_and_the_look(place: Place, nursery: Nursery) -> None:
+    place.killed(nursery, "create", "send", hold="effect", recovery="reconcile")
+    place.killed(nursery, "recover", hold="after_repair_committed", recovery="reconcile")
+    assert maka.inspect(place.journal).verdict == "healthy"
+    # The journal is in order, and there is something to be found out nevertheless.
+    assert place.lived(nursery, *RESUME, recovery="reconcile")[1:3] == ["plan:continue", "resume:completed"]
+    place.assert_sound()
+    place.assert_recovers()
+
+
 def test_killed_between_two_looks(place: Place, nursery: Nursery) -> None:
     both = {"recovery": "reconcile", "together": 2}
     place.killed(nursery, "create", "send", hold="effect", **both)

@@ -244,7 +244,7 @@ class Place:
 
         async def main() -> None:
             async with self.managing(**script) as manager:
-                await manager.recover(SESSION)
+                await manager.recover_interrupted_sessions()
                 while len(done) < 20:
                     planned = await manager.plan_safe_boundary_continuation(SESSION, rerun=script.get("rerun", ()))
                     done.append(await forward(manager, planned))
@@ -562,7 +562,7 @@ class _Operations:
         self._numbers = itertools.count(1)
 
     def watch(self) -> None:
-        for name in _OF_OS:
+        for name in filter(vars(os).get, _OF_OS):
             setattr(os, name, self._counted(name, getattr(os, name)))
         for name in _OF_FS:
             setattr(files.RealFs, name, staticmethod(self._of_journal(name, getattr(files.RealFs, name))))
