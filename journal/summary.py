@@ -44,9 +44,10 @@ def from_json(value: Any) -> State:
 
 
 def listing(state: State) -> JsonObject:
-    """``{session_id, name, last_activity, turns, labels, flagged, archived}``; ``last_activity`` in Unix milliseconds.
+    """``{session_id, name, last_activity, turns, labels, flagged, archived, unsettled}``.
 
-    ``labels`` is None where there are too many of them for a row.
+    ``last_activity`` is in Unix milliseconds, ``labels`` None where there are too many of them for a row, ``unsettled``
+    the number of calls of unknown outcome whose tools may find it out.
     """
     settings = state.session.settings()
     labels = [label for label in settings["labels"] if isinstance(label, str)]
@@ -58,6 +59,7 @@ def listing(state: State) -> JsonObject:
         "labels": labels if sum(len(label) + 3 for label in labels) <= _LABELS else None,
         "flagged": settings["flagged"],
         "archived": settings["archived"],
+        "unsettled": sum(call.recovery == "reconcile" for call in state.turns.unknown.values()),
     }
 
 

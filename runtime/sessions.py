@@ -25,7 +25,16 @@ from .continuation.revalidation import still_unknown
 from .continuation.safety import SafetyObservation, Unobserved, look, observe
 from .continuation.shapes import Continuation, ContinuationPlan, Diagnostic, Facts
 from .conversation import Conversation
-from .errors import AppError, ContinuationParked, ForkRefused, KernelClosed, RuntimeFailure, SessionBusy, SettleRefused
+from .errors import (
+    AppError,
+    ContinuationParked,
+    ForkRefused,
+    KernelClosed,
+    RuntimeFailure,
+    SessionBusy,
+    SettleRefused,
+    describe,
+)
 from .ids import new_id
 from .interactions import JournalInteractions
 from .journals import FileJournals, OpenSession
@@ -175,7 +184,7 @@ class SessionManager:
         return session_id
 
     async def list(self) -> Rows:
-        """``[{session_id, name, last_activity, turns, verdict, labels, flagged, archived, running}]``.
+        """``[{session_id, name, last_activity, turns, verdict, labels, flagged, archived, unsettled, running}]``.
 
         ``running`` are the ids of turns that wait or run in this process. What a look at a snapshot or at the end of a
         file cannot tell is None, and a ``verdict`` is ``unchecked``: ``read`` tells. Damaged sessions are listed too.
@@ -213,7 +222,8 @@ class SessionManager:
         """A new turn with this message; its events, to be iterated. It waits for turns that were sent before it.
 
         The session is opened, and repaired if a crash left something open. See TurnStream for what iterating raises.
-        Raises InvalidEvent at once for what is neither a text nor a list of content blocks.
+        Raises InvalidEvent at once for what is neither a text nor a list of content blocks, and for an id that can be
+        none.
         """
         self._here()
         message: object = content
@@ -364,34 +374,54 @@ class SessionManager:
         """
         self._ready()
         if self.kernel.status(session_id).open:
-            return Recovered(session_id, "open")
+            return await self._recovered_here(session_id)
         found = await self._journals.alone(session_id, lambda: recover(self._store, session_id, clock=self._clock))
         if found.state == "repaired":
             self._lifecycle.tell("session_recovered", session_id, appended=found.appended)
             await self._failpoint("after_repair_committed")
         return await self._reconciled(found) if found.unsettled else found
 
-    async def _reconciled(self, found: Recovered) -> Recovered:
+    async def _recovered_here(self, session_id: str) -> Recovered:
+        """One that this process has open. Where its journal has failed it is opened again, which repairs it; how many
+        events that took is not counted. Tools are asked again.
+        """
+        status = self.kernel.status(session_id)
+        if status.turns or status.stopping:
+            return Recovered(session_id, "open")
+        try:
+            async with self.kernel.session(session_id) as session:
+                session.reconciled = False
+                unknown = session.journal.state.turns.unknown.values()
+                unsettled = sum(call.recovery == "reconcile" for call in unknown)
+        except JournalError as error:
+            return Recovered(session_id, "failed", error=error)
+        found = Recovered(session_id, "unchanged" if status.degraded is None else "repaired", unsettled=unsettled)
+        return await self._reconciled(found, release=False) if unsettled else found
+
+    async def _reconciled(self, found: Recovered, *, release: bool = True) -> Recovered:
         try:
             reconciled = await self.kernel.reconcile(found.session_id)
-            if not self.kernel.status(found.session_id).turns:
+            if release and not self.kernel.status(found.session_id).turns:
                 await self.kernel.release(found.session_id)
         except SessionBusy:
             pass  # somebody has begun to use it
         except JournalError as error:
             return attrs.evolve(found, state="failed", error=error)
+        except Exception as error:
+            what = f"the tools of session {found.session_id} could not be asked ({describe(error, typed=True)})"
+            return attrs.evolve(found, state="failed", error=JournalError(f"{what}; mend the app"))
         return attrs.evolve(found, reconciled=reconciled, unsettled=found.unsettled - reconciled)
 
     async def recover_interrupted_sessions(self) -> Recoveries:
         """``recover`` for every session of the root, one after the other.
 
-        One whose snapshot fits and says that it is in order is not opened.
+        One whose snapshot fits and says that it is in order, and that no tool has to be asked, is not opened.
         """
         self._ready()
         rows = await _in_thread(self._store.list)
         return [
             Recovered(row["session_id"], "unchanged")
-            if row["verdict"] == "healthy"
+            if row["verdict"] == "healthy" and row["unsettled"] == 0
             else await self.recover(row["session_id"])
             for row in rows
         ]
@@ -412,11 +442,11 @@ class SessionManager:
 
         ``source_run_id``: by itself the latest interrupted run. ``rerun``: recoveries (``read_only``, ``idempotent``)
         whose calls of unknown outcome are executed again. ``repaired``: plan as if a repair had closed what a crash
-        left open. Raises SessionBusy while the run runs here, SessionNotFound, JournalError (JournalDamaged where a
-        salvage is due).
+        left open. Raises SessionBusy while a run of the session runs here, SessionNotFound, JournalError (JournalDamaged
+        where a salvage is due).
         """
         self._ready()
-        self._refuse_live(session_id, source_run_id)
+        self._refuse_live(session_id)
         facts, notes = await self._facts(session_id, repaired)
         try:
             observation: SafetyObservation | Unobserved = await self._observe(
@@ -424,7 +454,8 @@ class SessionManager:
             )
         except Unobserved as error:
             observation = error
-        self._refuse_live(session_id, source_run_id)
+        await self._settled(session_id, facts)
+        self._refuse_live(session_id)
         planned = plan(
             facts,
             source_run_id=source_run_id,
@@ -496,18 +527,27 @@ class SessionManager:
 
         return await self.kernel.append(session_id, settled)
 
-    def _refuse_live(self, session_id: str, run_id: str | None) -> None:
+    async def _settled(self, session_id: str, facts: Facts) -> None:
+        """What the facts of an open session tell is on the disk: behind this, and as long as nobody waits."""
+        opened = self.kernel.opened(session_id)
+        while opened is not None and opened.journal.state is facts.state:
+            seq = opened.journal.next_seq
+            await opened.journal.aflush()
+            if opened.journal.next_seq == seq:
+                return
+
+    def _refuse_live(self, session_id: str) -> None:
         live = self.kernel.running(session_id)
-        if live is not None and run_id in (None, live):
+        if live is not None:
             raise SessionBusy(f"run {live} of session {session_id} runs in this process; stop it or wait for its end")
 
     async def _facts(self, session_id: str, repaired: bool) -> tuple[Facts, Diagnostics]:
         """The facts, and what a person should know of them beside the plan."""
-        if self.kernel.opened(session_id) is not None:
+        status = self.kernel.status(session_id)
+        if status.open or status.degraded is not None:
             conversation = await self.kernel.conversation(session_id)
             opened = self.kernel.opened(session_id)
             if opened is not None and opened.conversation is conversation:
-                await opened.journal.aflush()
                 return Facts(session_id, opened.journal.state, conversation), []
         path = self._store.path(session_id)
         facts = await _in_thread(lambda: facts_of(path, repaired=repaired))
@@ -536,6 +576,7 @@ class SessionManager:
         return self._app.tools if tools is None else tools
 
     async def _reconcile(self, session: OpenSession) -> int:
+        self._may_leave_behind(session)
         return await reconcile_calls(
             session,
             self._tools(session.journal.state.session.settings()),
@@ -543,7 +584,12 @@ class SessionManager:
             failpoint=self._failpoint,
         )
 
+    def _may_leave_behind(self, session: OpenSession) -> None:
+        unknown = session.journal.state.turns.unknown.values()
+        self.kernel.may_leave_behind(session.session_id, {call.run_id for call in unknown})
+
     async def _rerun(self, session: OpenSession, continuation: Continuation, tell: Tell) -> None:
+        self._may_leave_behind(session)
         settings = session.journal.state.session.settings()
         unknown = await rerun_calls(
             session,

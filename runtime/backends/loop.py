@@ -18,7 +18,7 @@ from ..errors import InteractionRefused
 from ..model import ModelAdapter, ModelError
 from ..permissions import asks
 from ..progress import Call
-from ..session_events import STOP_REASONS
+from ..session_events import STOP_REASONS, InteractionKind
 from ..steps import Options, Steering, Steps, reason_of
 from ..tasks import all_done
 from ..tools.base import Tool
@@ -192,9 +192,16 @@ class _Run:
             sleep=backend.sleep,
             chance=backend.chance,
             authorize=self._authorize,
-            ask=input.interactions.ask,
+            ask=self._ask,
             steering=Steering(input.pull_steering, input.ack_steering, input.nack_steering),
         )
+
+    async def _ask(self, kind: InteractionKind, request: JsonObject) -> JsonObject:
+        """What a person refused in the run that this one goes on from is not asked again."""
+        continued = self._input.continuation
+        if kind == "sandbox_boundary" and continued is not None and continued.sandbox_boundary_denied:
+            return {"kind": "sandbox_boundary_decision", "decision": "deny"}
+        return await self._input.interactions.ask(kind, request)
 
     async def _authorize(self, call: Call, tool: Tool, arguments: dict[str, Any]) -> str | None:
         """Why the call is not dispatched, if it is not: the program's hook first, then whoever is asked."""

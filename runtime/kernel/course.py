@@ -9,6 +9,7 @@ from collections.abc import AsyncIterable, Coroutine, Sequence
 from typing import Any, Final
 
 from ...journal.errors import InvalidEvent, JournalError
+from ...journal.events import Draft
 from ..backends.base import SendInput
 from ..continuation.drafts import settle, unfinished
 from ..errors import (
@@ -180,7 +181,8 @@ class Course:
             _same(run.messages, identity)
             check(run)
         drafts = run.opening.first(session, conversation, self._parts.now())
-        _settle_first(session)
+        if run.opening.boundary_digest is None:
+            drafts = [*_settle_first(session), *drafts]
         run.ledger = Ledger(
             session.journal,
             session.observe,
@@ -474,7 +476,10 @@ class Course:
             f"cleaning up run {run.identity.run_id} failed in several ways", [run.refusal, *run.failures]
         )
         if ledger.progress.cleanup:
-            self._parts.left_behind.setdefault(entry.session_id, []).extend(ledger.progress.cleanup)
+            self._parts.left_behind.setdefault(entry.session_id, set()).add(run.identity.run_id)
+        if run.session is not None and _left_unknown(run):
+            # Before the next turn their tools are asked.
+            run.session.reconciled = False
         if not run.lost:
             ledger.progress.cleanup += [describe(failure, typed=True) for failure in run.failures]
             try:
@@ -533,8 +538,8 @@ def _refuse_second(run: Run) -> None:
             raise conflict(run.identity.session_id, earlier.identity.run_id)
 
 
-def _settle_first(session: OpenSession) -> None:
-    """A turn that rests where a crash left it has its end before the next one begins. Raises SessionBusy, JournalError.
+def _settle_first(session: OpenSession) -> list[Draft]:
+    """A turn that rests where a crash left it has its end before a message begins the next one. Raises SessionBusy.
 
     What a continuation rests at is given up; a handoff is not, for its successor may come yet.
     """
@@ -544,15 +549,21 @@ def _settle_first(session: OpenSession) -> None:
             f"session {session.session_id} waits for run {handoff.data['successor_run_id']}, to which turn "
             f"{handoff.data['turn_id']} was handed; resume that, or give the handoff up"
         )
-    if (claim_id := unfinished(state)) is not None:
-        for event in session.journal.append_batch(settle(state, claim_id)):
-            session.observe(event)
+    claim_id = unfinished(state)
+    return [] if claim_id is None else settle(state, claim_id)
 
 
 def leave(run: Run) -> None:
     if run in run.entry.runs:
         run.entry.runs.remove(run)
     run.entry.changed()
+
+
+def _left_unknown(run: Run) -> bool:
+    """Has the run calls of unknown outcome that their tools may find out?"""
+    assert run.session is not None
+    calls = run.session.journal.state.turns.unknown.values()
+    return any(call.run_id == run.identity.run_id and call.recovery == "reconcile" for call in calls)
 
 
 def _same(owner: Any, identity: RunIdentity) -> None:

@@ -1,7 +1,7 @@
 """The kernel: many sessions, each with its turns, its backend and its journal. Starts turns, and stops them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final, get_args
 
@@ -16,12 +16,13 @@ from ..continuation.safety import Observe
 from ..continuation.shapes import Continuation
 from ..conversation import Conversation
 from ..errors import KernelClosed, RuntimeFailure, RuntimeInteractionInvariantError, SessionBusy, TurnCancelled
-from ..ids import new_id
+from ..ids import check_id, new_id
 from ..journals import Journals, OpenSession
 from ..lifecycle import Lifecycle, Listener
 from ..recovery import Tell
 from ..tasks import seen
 from ..tools.base import Tool, text_block
+from ..tools.running import lingers
 from .authority import RunIdentity, RuntimeInteractionAuthority, RuntimeMessageAuthority
 from .backends import Backends
 from .course import Course, leave
@@ -143,10 +144,19 @@ class RuntimeKernel:
         quotes: list[JsonObject] | None = None,
         attachments: list[JsonObject] | None = None,
     ) -> TurnStream:
-        """A turn that begins with the first event that is asked for. See TurnStream for what it raises.
+        """A turn that begins with the first event that is asked for. See TurnStream for what it raises. Raises
+        InvalidEvent at once for an id that can be none.
 
         Turns of one session run one after the other, in the order in which they were begun.
         """
+        for name, given in (
+            ("turn_id", turn_id),
+            ("run_id", run_id),
+            ("invocation_id", invocation_id),
+            ("message_id", message_id),
+        ):
+            if given is not None:
+                check_id(name, given)
         identity = RunIdentity(session_id, turn_id or self._parts.new_id(), run_id or self._parts.new_id())
         invocation_id = invocation_id or self._parts.new_id()
         opening = FromMessage(
@@ -331,9 +341,18 @@ class RuntimeKernel:
         entry = self._entries.find(session_id)
         return None if entry is None or entry.current is None else entry.current.identity.run_id
 
-    def left_behind(self, session_id: str) -> list[str]:
-        """What runs of the session could not end in this process: bodies of tools that may still be at work."""
-        return list(self._parts.left_behind.get(session_id, ()))
+    def left_behind(self, session_id: str) -> bool:
+        """Does something go on in this process that a call of the session began and that could not be ended?"""
+        runs = {run_id for run_id in self._parts.left_behind.get(session_id, ()) if lingers(run_id)}
+        if runs:
+            self._parts.left_behind[session_id] = runs
+        else:
+            self._parts.left_behind.pop(session_id, None)
+        return bool(runs)
+
+    def may_leave_behind(self, session_id: str, run_ids: Iterable[str]) -> None:
+        """Calls of these runs are executed, or looked at, outside of a turn."""
+        self._parts.left_behind.setdefault(session_id, set()).update(run_ids)
 
     def refuse_busy(self, session_id: str) -> None:
         """Raises SessionBusy while a turn of the session waits, runs or is stopped here."""

@@ -193,6 +193,8 @@ class FromBoundary:
                 await ledger.barrier()
 
             await self._rerun(session, self._continuation, tell)
+            # They may have taken their time, and have effects.
+            await within(again)
         await self._failpoint("before_backend_dispatch")
 
     async def reached(self, point: Failpoint) -> None:

@@ -25,6 +25,20 @@ HELD: Final = 1.0
 Left = Callable[[str], None]
 
 
+#: By run: tells of each body that could not be ended whether it still goes on.
+_LINGERING: Final[dict[str, list[Callable[[], bool]]]] = {}
+
+
+def lingers(run_id: str) -> bool:
+    """Does a body of a call of this run go on in this process, or something that one has left behind?"""
+    going = [goes_on for goes_on in _LINGERING.get(run_id, ()) if goes_on()]
+    if going:
+        _LINGERING[run_id] = going
+    else:
+        _LINGERING.pop(run_id, None)
+    return bool(going)
+
+
 class Unproven(Exception):
     """A look at the outside world told nothing. The message says why, in words that hold nothing of the call."""
 
@@ -95,11 +109,14 @@ async def _end(body: "asyncio.Future[T]", context: ToolContext, tool: Tool, grac
     body.cancel()
     await asyncio.wait({body}, timeout=grace)
     if not body.done():
+        _LINGERING.setdefault(context.run_id, []).append(lambda: not body.done())
         left(f"{tool.name} ({context.call_id}) did not end within {grace:g} s")
         return False
     if body.cancelled():
         return False
     if isinstance(body.exception(), LeftBehind):
+        # Nobody can tell when that has ended.
+        _LINGERING.setdefault(context.run_id, []).append(lambda: True)
         left(f"{tool.name} ({context.call_id}): {body.exception()}")
         return False
     return True

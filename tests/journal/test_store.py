@@ -119,7 +119,7 @@ def test_a_fitting_snapshot_is_believed(store: FileStore) -> None:
     with FileStore(store.root, verdict=lambda state: "healthy").create(header(name="n"), whole_turn()) as writer:
         last = writer.append_durable(note()).ts
     expected = {"session_id": "s1", "name": "n", "last_activity": last, "turns": 1, "verdict": "healthy"}
-    expected |= {"labels": [], "flagged": False, "archived": False}
+    expected |= {"labels": [], "flagged": False, "archived": False, "unsettled": 0}
     assert store.list() == [expected]
 
 
@@ -153,6 +153,7 @@ def test_without_a_snapshot_the_ends_of_the_file_tell(store: FileStore) -> None:
         "labels": [],
         "flagged": False,
         "archived": False,
+        "unsettled": None,
     }
 
 
@@ -169,6 +170,7 @@ def test_what_the_ends_cannot_tell_is_null(store: FileStore) -> None:
         "labels": None,
         "flagged": None,
         "archived": None,
+        "unsettled": None,
     }
     builder.add("session/updated", {"patch": {"name": "seen at the end"}})
     builder.add("session/updated", {"patch": {"flagged": True}})
@@ -183,6 +185,7 @@ def test_what_the_ends_cannot_tell_is_null(store: FileStore) -> None:
         "labels": None,
         "flagged": True,
         "archived": None,
+        "unsettled": None,
     }
 
 

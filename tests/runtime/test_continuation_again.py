@@ -1,0 +1,330 @@
+"""Recovery asked again, and what a process knows that lives on: a failed write, a stop, a body that stays."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import maka
+from maka.journal.errors import InvalidEvent, JournalError
+from maka.journal.events import Draft
+from maka.runtime.app import App
+from maka.runtime.backends.loop import loop_backend
+from maka.runtime.errors import ContinuationRevalidationError
+from maka.runtime.lifecycle import LifecycleEvent
+from maka.runtime.scripted import Ask, Fail, ScriptedModel
+from maka.runtime.tools import ToolContext, ToolOutput
+from support.continued import Eyes, Order, Points, Stage, cutting, looping
+from support.disks import FaultyDisk
+from support.managed import app_of, go, told
+
+
+async def died_in_a_look(stage: Stage) -> Order:
+    """Killed in the body of a call whose tool can look; the tool of the lives that follow."""
+    async with stage.life(looping([Ask("order", {})], tools=[Order(stage.image, recovery="reconcile")])) as manager:
+        await manager.create(session_id="s", cwd=stage.work)
+        await told(manager.send("s", "Order chairs."))
+    order = Order(recovery="reconcile")
+    order.finds = ToolOutput.of("it was ordered")
+    return order
+
+
+def test_a_kill_between_the_repair_and_the_look_leaves_the_look_to_the_next_recovery(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        order = await died_in_a_look(stage)
+        points = Points(after_repair_committed=stage.image)
+        async with stage.life(looping(tools=[order]), continuation_failpoint=points) as manager:
+            await manager.recover_interrupted_sessions()
+        assert "tool/outcome" not in stage.types()
+        order.looks.clear()
+        async with stage.life(looping(tools=[order])) as manager:
+            [found] = await manager.recover_interrupted_sessions()
+            assert (found.state, found.reconciled, found.unsettled) == ("unchanged", 1, 0)
+            assert len(order.looks) == 1
+            assert (await stage.planned(manager)).disposition == "continue"
+            again = await manager.recover_interrupted_sessions()
+            assert [each.state for each in again] == ["unchanged"]
+            assert len(order.looks) == 1
+
+    go(main())
+
+
+def test_a_repair_by_somebody_else_leaves_the_look_to_the_recovery_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        order = await died_in_a_look(stage)
+        maka.load(stage.journal)
+        async with stage.life(looping(tools=[order])) as manager:
+            [row] = await manager.list()
+            assert (row["verdict"], row["unsettled"]) in (("healthy", 1), ("unchecked", None))
+            [found] = await manager.recover_interrupted_sessions()
+            assert found.reconciled == 1
+        async with stage.life() as manager:
+            [row] = await manager.list()
+            assert (row["verdict"], row["unsettled"]) == ("healthy", 0)
+
+    go(main())
+
+
+def test_tools_are_asked_again_in_the_process_in_which_a_stop_cut_the_call_off(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+
+        async def hang() -> None:
+            await asyncio.Event().wait()
+
+        order = Order(hang, recovery="reconcile")
+        model = looping([Ask("order", {})], "Fine.", "So.", tools=[order])
+        async with stage.life(model) as manager:
+            await manager.create(session_id="s", cwd=stage.work)
+            async for event in manager.send("s", "Order chairs."):
+                if event.kind == "tool_start":
+                    await manager.stop("s")
+            found = await manager.recover("s")
+            assert (found.state, found.unsettled, found.reconciled) == ("unchanged", 1, 0)
+            order.finds = ToolOutput.of("it was ordered")
+            found = await manager.recover("s")
+            assert (found.state, found.unsettled, found.reconciled) == ("unchanged", 0, 1)
+            assert (await stage.planned(manager)).disposition == "continue"
+            assert len(order.looks) == 2
+
+    go(main())
+
+
+def test_a_message_lets_the_tool_look_at_what_the_turn_before_left(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+
+        async def hang() -> None:
+            await asyncio.Event().wait()
+
+        order = Order(hang, recovery="reconcile")
+        order.finds = ToolOutput.of("it was ordered")
+        model = looping("Hello.", [Ask("order", {})], "Fine.", tools=[order])
+        async with stage.life(model) as manager:
+            await manager.create(session_id="s", cwd=stage.work)
+            await told(manager.send("s", "Hello."))
+            async for event in manager.send("s", "Order chairs."):
+                if event.kind == "tool_start":
+                    await manager.stop("s")
+            assert order.looks == []
+            await told(manager.send("s", "And?"))
+            assert len(order.looks) == 1
+            types = stage.types()
+            assert types.index("tool/outcome") < len(types) - 1 - types[::-1].index("turn/start")
+
+    go(main())
+
+
+def test_a_session_whose_journal_failed_is_recovered_and_planned_in_its_own_process(tmp_path: Path) -> None:
+    async def main() -> None:
+        for ask in ("recover", "plan"):
+            folder = tmp_path / ask
+            folder.mkdir()
+            stage = Stage(folder)
+            async with stage.life(cutting("Fine.")) as manager:
+                await manager.create(session_id="s", cwd=stage.work)
+                disk = FaultyDisk()
+                manager._journals._journals._fs = disk
+
+                def began(event: LifecycleEvent, disk: FaultyDisk = disk) -> None:
+                    if event.kind == "run_started":
+                        disk.fail("write")
+
+                manager.subscribe(began)
+                with suppress(JournalError):
+                    await told(manager.send("s", "Order chairs."))
+                assert manager.status("s").degraded is not None
+                if ask == "recover":
+                    assert (await manager.recover("s")).state == "repaired"
+                    assert manager.status("s").degraded is None
+                plan = await manager.plan_safe_boundary_continuation("s")
+                assert (plan.disposition, plan.rejection_reasons) == ("continue", ())
+                [reason] = [end["reason"] for end in stage.of("turn/end")]
+                assert reason == {"kind": "failed", "failure_class": "journal_write_failed"}
+
+    go(main())
+
+
+def test_a_body_that_goes_on_is_background_work_until_it_has_ended(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        async with stage.life(
+            looping([Ask("order", {})], tools=[Order(stage.image, recovery="idempotent")])
+        ) as manager:
+            await manager.create(session_id="s", cwd=stage.work)
+            await told(manager.send("s", "Order chairs."))
+        leave = asyncio.Event()
+
+        class Stays(Order):
+            timeout = 0.05
+
+            async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
+                self.ran.append(context.operation_id)
+                while not leave.is_set():
+                    with suppress(asyncio.CancelledError):
+                        await leave.wait()
+                return ToolOutput.of("done")
+
+        order = Stays(recovery="idempotent")
+        async with stage.life(looping("Done.", tools=[order])) as manager:
+            await manager.recover("s")
+            plan = await manager.plan_safe_boundary_continuation("s", rerun=["idempotent"])
+            with pytest.raises(ContinuationRevalidationError) as refused:
+                await told(manager.resume_safe_boundary_continuation(plan))
+            assert refused.value.code == "dangling_tool_state"
+            plan = await manager.plan_safe_boundary_continuation("s", rerun=["idempotent"])
+            assert plan.rejection_reasons == ("background_operation_pending",)
+            leave.set()
+            await asyncio.sleep(0.01)
+            plan = await manager.plan_safe_boundary_continuation("s", rerun=["idempotent"])
+            assert plan.disposition == "continue"
+            await told(manager.resume_safe_boundary_continuation(plan))
+            assert len(order.ran) == 2
+
+    go(main())
+
+
+def test_an_app_that_raises_keeps_no_other_session_from_being_recovered(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        await died_in_a_look(stage)
+
+        class Broken:
+            def __call__(self, context: object) -> object:
+                raise AssertionError("nothing runs")
+
+            @property
+            def tools(self) -> object:
+                raise ValueError("no tools today")
+
+        app = App(backends={"loop": Broken(), "scripted": cutting()}, default_backend="scripted")
+        async with stage.life(app) as manager:
+            await manager.create(session_id="z", cwd=stage.work)
+            found = {each.session_id: each for each in await manager.recover_interrupted_sessions()}
+            assert found["s"].state == "failed"
+            assert "no tools today" in str(found["s"].error)
+            assert found["z"].state in ("unchanged", "open")
+
+    go(main())
+
+
+@pytest.mark.parametrize("turn_id", ["", "a\ud800", "x" * 5000, 7])
+def test_what_can_be_no_id_is_refused_at_the_door(tmp_path: Path, turn_id: Any) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        async with stage.life(cutting("Fine.")) as manager:
+            await stage.cut(manager)
+            before = stage.journal.read_bytes()
+            with pytest.raises(InvalidEvent, match="turn"):
+                manager.send("s", "Hello.", turn_id=turn_id)
+            with pytest.raises(InvalidEvent, match="turn"):
+                await manager.plan_safe_boundary_continuation("s", turn_id=turn_id)
+            assert stage.journal.read_bytes() == before
+
+    go(main())
+
+
+def test_a_message_that_is_refused_settles_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        points = Points(after_continuation_start_committed=stage.image)
+        async with stage.life(cutting("Fine."), continuation_failpoint=points) as manager:
+            await stage.cut(manager)
+            await told(manager.resume_safe_boundary_continuation(await manager.plan_safe_boundary_continuation("s")))
+        [first] = stage.of("turn/start")
+        async with stage.life(cutting("So.")) as manager:
+            before = stage.types()
+            with pytest.raises(InvalidEvent, match="opened before"):
+                await told(manager.send("s", "Hello.", turn_id=first["turn_id"]))
+            assert stage.types() == before
+            await told(manager.send("s", "Hello."))
+            assert stage.types()[len(before) : len(before) + 4] == [
+                "turn/end",
+                "run/settled",
+                "turn/start",
+                "user/message",
+            ]
+
+    go(main())
+
+
+def test_the_workspace_is_looked_at_again_behind_what_is_run_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        async with stage.life(
+            looping([Ask("order", {})], tools=[Order(stage.image, recovery="idempotent")])
+        ) as manager:
+            await manager.create(session_id="s", cwd=stage.work)
+            await told(manager.send("s", "Order chairs."))
+        model = ScriptedModel(["never"])
+        order = Order(lambda: stage.work.rename(stage.folder / "away"), recovery="idempotent")
+        app = App(backends={"loop": loop_backend(model, [order])}, default_backend="loop", permission_mode="bypass")
+        async with stage.life(app) as manager:
+            await manager.recover("s")
+            plan = await manager.plan_safe_boundary_continuation("s", rerun=["idempotent"])
+            with pytest.raises(ContinuationRevalidationError) as refused:
+                await told(manager.resume_safe_boundary_continuation(plan))
+            assert refused.value.code == "workspace_identity_changed"
+            assert len(order.ran) == 1
+            assert model.requests == []
+
+    go(main())
+
+
+def test_a_plan_is_made_of_what_is_on_the_disk(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        eyes = Eyes()
+        app = app_of(cutting("Fine."), safety_inspector=eyes)
+        async with stage.life(app) as manager:
+            await stage.cut(manager)
+            session = manager.kernel.opened("s")
+            assert session is not None
+            sees = eyes.sees
+
+            def seen() -> Any:
+                # Somebody appends while the inspector looks, and does not wait for the disk.
+                note = Draft("session/note", {"kind": "x", "text": "y"})
+                session.observe(session.journal.append(note))
+                return sees
+
+            eyes.sees = seen
+            before = len(stage.types())
+            await manager.plan_safe_boundary_continuation("s")
+            assert len(stage.types()) == before + 1
+
+    go(main())
+
+
+def test_what_a_person_refused_is_not_asked_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        expansion = {"expansion": {"write": "/etc"}, "justification": "needed"}
+
+        class Wants(Order):
+            async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
+                outcome = await context.ask("sandbox_boundary", expansion)
+                self.ran.append(outcome["decision"])
+                return ToolOutput.of(outcome["decision"])
+
+        order = Wants()
+        app = looping([Ask("order", {})], [Fail("gone")], [Ask("order", {})], "Done.", tools=[order])
+        async with stage.life(app) as manager:
+            await manager.create(session_id="s", cwd=stage.work)
+            async for event in manager.send("s", "Write it."):
+                if event.kind == "sandbox_boundary_request":
+                    answer = {"kind": "sandbox_boundary_decision", "decision": "deny"}
+                    await manager.answer("s", event.data["interaction_id"], answer)
+            plan = await manager.plan_safe_boundary_continuation("s")
+            assert plan.continuation is not None
+            assert plan.continuation.sandbox_boundary_denied
+            kinds = [event.kind async for event in manager.resume_safe_boundary_continuation(plan)]
+            assert "sandbox_boundary_request" not in kinds
+            assert order.ran == ["deny", "deny"]
+            assert len(stage.of("interaction/requested")) == 1
+
+    go(main())
