@@ -48,6 +48,7 @@ IN_TOOL = ((("create", "send"), "effect"),)
 AGAIN = {"recovery": "read_only", "rerun": ("read_only",)}
 STORIES: dict[str, Story] = {
     "plan and resume": Story(steps=("recover", "plan", "resume")),
+    "resume and stop": Story(steps=("recover", "plan", "stopped")),
     "recover a turn": Story(steps=("recover",)),
     "recover a claim": Story(steps=("recover",), before=behind(CLAIM)),
     "recover a run that was created": Story(steps=("recover",), before=behind(CREATED)),

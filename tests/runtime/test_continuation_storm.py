@@ -28,6 +28,7 @@ GOES_ON = [
     ("forward", "recover", "forward"),
     ("recover", "plan", "resume"),
     ("plan", "recover", "resume"),
+    ("recover", "plan", "stopped"),
 ]
 IN_A_TURN = ["request", "between", "text", "before_effect", "effect"]
 HOWS: tuple[How, ...] = get_args(How)

@@ -508,6 +508,16 @@ async def _resume(doing: _Doing) -> str:
     return str((stream.reason or {}).get("kind"))
 
 
+async def _stopped(doing: _Doing) -> str:
+    """``resume``, and a stop as soon as it has begun."""
+    assert doing.planned is not None
+    stream = doing.manager.resume_safe_boundary_continuation(doing.planned)
+    await stream.started()
+    await doing.manager.stop(SESSION)
+    _ = [event async for event in stream]
+    return str((stream.reason or {}).get("kind"))
+
+
 async def _settle(doing: _Doing) -> str:
     [claim] = [event["data"]["claim_id"] for event in doing.place.events if event["type"] == "continuation/claim"][-1:]
     return ",".join(event.type for event in await doing.manager.settle_indeterminate_continuation(SESSION, claim))
@@ -537,6 +547,7 @@ STEPS: Final[dict[str, Callable[[_Doing], Awaitable[object]]]] = {
     "recover": _recover,
     "plan": _plan,
     "resume": _resume,
+    "stopped": _stopped,
     "settle": _settle,
     "forward": _forward,
     "gun": _gun,
