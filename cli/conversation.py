@@ -20,13 +20,20 @@ _STATE_STYLE: Final = {
     "not_started": "yellow",
 }
 
+#: Where the outcome of a call came from whose result was unknown.
+OUTCOME_SOURCE: Final = {
+    "user": "stated by a person",
+    "reconciled": "found out by the tool",
+    "rerun": "called again",
+    "late": "came late",
+}
 
 #: What the provider history makes of an entry -> what a person is told about it.
 _MARKS: Final = {
     "hidden": "a model does not see this",
     "unanswered": "no result was journalled; a model is told so",
     "interrupted": "interrupted",
-    "outcome": "what became known later",
+    **{f"outcome: {source}": f"what was unknown at first: {said}" for source, said in OUTCOME_SOURCE.items()},
     "duplicate result": "a second result of one call; a model does not see it",
     "without request": "a result that no call asked for; a model reads it as text",
     "from the admission": "restored from the admission",
@@ -36,7 +43,7 @@ _MARKS: Final = {
 def render(doc: Mapping[str, Any], paint: Painter) -> Lines:
     """The answer of `show`: entries `{role, seq, turn_id, content, mark?}` in the order of the conversation.
 
-    `turns`, where they are given, say how each turn stands: `{turn_id, turn, status}`.
+    `turns`, where they are given, say how each turn stands: `{turn_id, turn, status, goes_on_from?}`.
     """
     out: Lines = []
     turn: object = None
@@ -54,7 +61,8 @@ def _heading(turn_id: object, turn: Mapping[str, Any] | None) -> str:
     if turn is None:
         return f"── turn {line(turn_id, 60)}"
     status = "" if turn.get("status") == "completed" else f"  {line(turn.get('status'), 20)}"
-    return f"── turn {line(turn.get('turn'), 20)}{status}  {line(turn_id, 60)}"
+    source = "" if turn.get("goes_on_from") is None else f"  goes on from turn {line(turn['goes_on_from'], 20)}"
+    return f"── turn {line(turn.get('turn'), 20)}{status}{source}  {line(turn_id, 60)}"
 
 
 def messages(history: Iterable[Mapping[str, Any]], paint: Painter) -> Lines:

@@ -14,10 +14,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from . import documents, exits, render
+from . import documents, exits, onward, render
 from .console import Console
 from .conversation import messages
 
+#: The session that the child writes.
+_SESSION = "demo"
 #: Seconds that the child may take to get into its tool call, and its tool to end.
 _PATIENCE = 60.0
 _PAUSE = 0.02
@@ -42,7 +44,6 @@ def _play(console: Console, folder: Path) -> None:
     root, workplace = folder / "root", folder / "workplace"
     for place in (root, workplace):
         place.mkdir(mode=0o700)
-    session = root / "sessions" / "demo"
 
     _tell(
         console,
@@ -54,30 +55,41 @@ def _play(console: Console, folder: Path) -> None:
     _tell(console, "", f"Killed. Outside, the order was sent: orders.txt holds {orders[0]!r}.")
 
     _command(console, "maka journal inspect demo")
-    before = documents.inspection(str(session), None, False)
-    console.write(render.inspection(before.doc, console.paint))
+    before = documents.inspection(_SESSION, str(root), False)
+    console.write(render.inspection(_typed(before.doc, root), console.paint, words=_SESSION))
     _expect(before.doc["verdict"] == "interrupted", f"the journal is {before.doc['verdict']}, not interrupted")
 
     _command(console, "maka journal repair demo")
-    repaired = documents.repair(str(session), None, dry_run=False, salvage=False)
-    console.write(render.repair(repaired.doc, console.paint))
+    repaired = documents.repair(_SESSION, str(root), dry_run=False, salvage=False)
+    then = {"next": documents.next_steps(_SESSION, str(root))}
+    console.write(render.repair({**repaired.doc, **_typed(then, root)}, console.paint))
     _expect(repaired.code == exits.DONE, repaired.refusal or "the repair did not end healthy")
 
     _command(console, "maka journal inspect demo")
-    after = documents.inspection(str(session), None, False)
-    console.write(render.inspection(after.doc, console.paint))
+    after = documents.inspection(_SESSION, str(root), False)
+    console.write(render.inspection(_typed(after.doc, root), console.paint, words=_SESSION))
     _expect(after.doc["verdict"] == "healthy", f"the journal is {after.doc['verdict']}, not healthy")
 
     _command(console, "maka journal show demo --json    # here for people: the history that a model is given")
-    history = documents.conversation(str(session), None, for_people=False)
+    history = documents.conversation(_SESSION, str(root), for_people=False)
     console.write(messages(history.doc["messages"], console.paint))
     _tell(
         console,
         "",
         "The model is not told that the order failed, and not that it went through: the journal cannot know.",
-        "It is told to look before it tries again. The order was sent once, and the session goes on.",
+        "It is told to look before it tries again. The order was sent once.",
+        "",
+        "The session goes on where somebody has looked, and says so: with `maka session settle demo --call … --ok`,",
+        "and then `maka session resume demo`, which sends no message again and makes no call twice.",
     )
     _expect((workplace / "orders.txt").read_text().splitlines() == orders, "the order was sent again")
+
+
+def _typed(doc: documents.Doc, root: Path) -> documents.Doc:
+    """With its commands as somebody types them whose root this is."""
+    words = onward.words_of(_SESSION, str(root))
+    steps = [{**step, "command": step["command"].replace(words, _SESSION)} for step in doc["next"]]
+    return {**doc, "next": steps}
 
 
 def _kill_inside_the_tool(root: Path, workplace: Path) -> None:

@@ -5,7 +5,7 @@ A journal that cannot even be opened still gets its document, with the verdict `
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -14,6 +14,10 @@ from ..journal.findings import Finding, verdict_of
 from ..journal.reader import open_source, resolve, session_name
 from ..journal.scan import Consumer, ScanResult, scan
 from . import exits
+
+if TYPE_CHECKING:
+    from ..repair.session import Session
+    from .onward import Words
 
 Doc = dict[str, Any]
 
@@ -31,8 +35,27 @@ def inspection(target: str, root: str | None, events: bool) -> Answer:
     """Of `inspect`. Raises SessionNotFound."""
     from ..repair.session import survey
 
-    doc = survey(target, root).to_json(events=events)
+    session = survey(target, root)
+    doc = session.to_json(events=events)
+    doc["next"] = _next(session, doc, target, root)
     return Answer(doc, exits.OF_VERDICT[doc["verdict"]])
+
+
+def next_steps(target: str, root: str | None, words: "Words | None" = None) -> list[dict[str, str]]:
+    """What `inspect` says that can be done next, in these words. Raises SessionNotFound."""
+    from ..repair.session import survey
+
+    session = survey(target, root)
+    return _next(session, session.to_json(), target, root, words)
+
+
+def _next(
+    session: "Session", doc: Doc, target: str, root: str | None, words: "Words | None" = None
+) -> list[dict[str, str]]:
+    from . import onward
+
+    words = words or onward.Words(onward.words_of(target, root))
+    return onward.steps(doc, session.unknown_calls(), session.newest_run, words)
 
 
 def conversation(target: str, root: str | None, *, for_people: bool) -> Answer:
@@ -42,10 +65,22 @@ def conversation(target: str, root: str | None, *, for_people: bool) -> Answer:
     session = survey(target, root)
     refusal = first_refusal(session.path, session.findings)
     if for_people:
-        doc: Doc = {"entries": session.history().annotated(), "turns": session.turns()}
+        doc: Doc = {"entries": session.history().annotated(), "turns": _with_sources(session)}
     else:
         doc = {"messages": session.messages()}
     return Answer(doc, exits.OF_READING[session.verdict], refusal)
+
+
+def _with_sources(session: "Session") -> list[Doc]:
+    """The turns, and of each that goes on from another one ``goes_on_from``, that one's number."""
+    turns = session.turns()
+    numbers = {turn["turn_id"]: turn["turn"] for turn in turns}
+    sources = {
+        claim["target"]["turn_id"]: numbers.get(claim["source"]["turn_id"])
+        for claim in session.continuations()
+        if claim["purpose"] == "resume"
+    }
+    return [{**turn, "goes_on_from": sources.get(turn["turn_id"])} for turn in turns]
 
 
 def repair(target: str, root: str | None, *, dry_run: bool, salvage: bool) -> Answer:

@@ -9,6 +9,7 @@ import attrs
 from ..journal import errors
 from ..runtime.errors import ContinuationParked, ContinuationRevalidationError, RuntimeFailure
 from . import exits
+from .naming import Unclear
 
 #: The first class that fits decides.
 _CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
@@ -21,6 +22,7 @@ _CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (ContinuationParked, exits.PENDING),
     (ContinuationRevalidationError, exits.PENDING),
     (RuntimeFailure, exits.USAGE),
+    (Unclear, exits.USAGE),
     (OSError, exits.USAGE),
 )
 

@@ -56,14 +56,17 @@ def inspect(
 ) -> int:
     """Say what a journal holds, what is wrong, what to do.
 
-    Never writes. Exit code: 0 healthy, 1 a repair is due, 4 damaged, unsupported or unreadable, 2 no such session.
+    Never writes. What can be done next stands at the end.
+
+    Exit code: 0 healthy, 1 a repair is due, 4 damaged, unsupported or unreadable, 2 no such session.
     """
-    from . import documents, render
+    from . import documents, onward, render
 
     console: Console = context.obj
     with console.working(f"reading {target}"):
         answer = documents.inspection(target, root, events)
-    return give(console, answer, None if as_json else render.inspection)
+    words = onward.words_of(target, root)
+    return give(console, answer, None if as_json else lambda doc, paint: render.inspection(doc, paint, words=words))
 
 
 @journal.command(cls=Command)
@@ -87,7 +90,9 @@ def repair(
     console: Console = context.obj
     with console.working(f"repairing {target}"):
         answer = documents.repair(target, root, dry_run=dry_run, salvage=salvage)
-    return give(console, answer, None if as_json else render.repair)
+        done = answer.code == exits.DONE and not dry_run and not as_json
+        then = {"next": documents.next_steps(target, root)} if done else {}
+    return give(console, answer, None if as_json else lambda doc, paint: render.repair({**doc, **then}, paint))
 
 
 @journal.command(cls=Command)
@@ -105,12 +110,13 @@ def verify(
 
     Exit code: 0 intact, 1 torn tail, 4 anything else or not an extension of --head, 2 no such session.
     """
-    from . import documents, render
+    from . import documents, onward, render
 
     console: Console = context.obj
     with console.working(f"verifying {target}"):
         answer = documents.verification(target, root, head)
-    return give(console, answer, None if as_json else render.verification)
+    words = onward.words_of(target, root)
+    return give(console, answer, None if as_json else lambda doc, paint: render.verification(doc, paint, words=words))
 
 
 @journal.command(name="list", cls=Command)

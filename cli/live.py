@@ -18,6 +18,10 @@ class Live:
         self._block: tuple[str, ...] | None = None
         self._shown = ""
 
+    def begun(self, run_id: str, turn_id: str) -> None:
+        """The run has begun: from now on there is one of this id."""
+        self._console.write([f"{self._console.paint('goes on as', 'dim')}    run {line(run_id)}, turn {line(turn_id)}"])
+
     def tell(self, event: SessionEvent) -> None:
         show = _SHOWN.get(event.kind)
         if show is not None:

@@ -30,6 +30,15 @@ class Command(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         return _as_given(super().get_params(ctx))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # Some of the parser's errors do not say which command they are of, and so whose help helps.
+            if hasattr(error, "format_message") and getattr(error, "ctx", None) is None:
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
+
 
 class Group(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:

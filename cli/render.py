@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from shlex import quote
 from typing import Any, Final
 
+from .conversation import OUTCOME_SOURCE
 from .text import Painter, columns, count, line, moment, shorten_ids, size, table
 
 Doc = Mapping[str, Any]
@@ -74,14 +75,13 @@ STATE_STYLE: Final = {
 }
 
 
-def inspection(doc: Doc, paint: Painter) -> Lines:
-    """The answer of `inspect`."""
+def inspection(doc: Doc, paint: Painter, *, words: str | None = None) -> Lines:
+    """The answer of `inspect`. ``words``: the session as commands are to name it, by itself by its path."""
+    words = words or quote(line(doc.get("path") or "TARGET"))
     out = _facts(doc, paint)
-    out += _findings(doc, paint)
+    out += _findings(doc, paint, words)
     for title, key, head, row, right in _SECTIONS:
-        items = _rows(doc, key)
-        out += _section(title, [row(item) for item in items], head, paint, right)
-        out += _advice(items, line(doc.get("path") or "TARGET"), paint)
+        out += _section(title, [row(item) for item in _rows(doc, key)], head, paint, right)
     queue = _object(doc.get("queue"))
     waiting = [
         [kind, line(entry.get("message_id"), 40), line(entry.get("turn_id", "-"), 40), line(entry.get("seq"))]
@@ -99,7 +99,20 @@ def inspection(doc: Doc, paint: Painter) -> Lines:
     if "event_list" in doc:
         out += ["", paint("events", "bold")]
         out += events(_rows(doc, "event_list"), paint)
-    return out
+    return out + onward(doc, paint)
+
+
+def onward(doc: Doc, paint: Painter) -> Lines:
+    """What can be done next: each reason, and below it the commands that it is for."""
+    commands: dict[str, list[str]] = {}
+    for step in _rows(doc, "next"):
+        commands.setdefault(line(step.get("why")), []).append(line(step.get("command")))
+    rows = [
+        row
+        for why, named in commands.items()
+        for row in (f"  {why}", *(f"    {paint('→', 'cyan')} `{command}`" for command in named))
+    ]
+    return ["", paint("next", "bold"), *rows] if rows else []
 
 
 def _facts(doc: Doc, paint: Painter) -> Lines:
@@ -146,7 +159,7 @@ def _facts(doc: Doc, paint: Painter) -> Lines:
     return table(rows, paint, styles=style, indent="")
 
 
-def _findings(doc: Doc, paint: Painter) -> Lines:
+def _findings(doc: Doc, paint: Painter, words: str) -> Lines:
     findings = _rows(doc, "findings")
     if not findings:
         return []
@@ -181,7 +194,7 @@ def _findings(doc: Doc, paint: Painter) -> Lines:
         for code, times in of_code.items()
         if times > shown[code]
     ]
-    return out + _remedies(findings, line(doc.get("path") or "TARGET"), paint)
+    return out + _remedies(findings, words, paint)
 
 
 def _code(finding: Doc) -> str:
@@ -194,7 +207,7 @@ def _message(finding: Doc) -> str:
     return message + (f" (and more: {total:,} in all)" if _int(total) and str(total) not in message else "")
 
 
-def _remedies(findings: Sequence[Doc], path: str, paint: Painter) -> Lines:
+def _remedies(findings: Sequence[Doc], words: str, paint: Painter) -> Lines:
     """Each remedy once, with the codes that it is for, and with the command as it can be pasted."""
     deciding = next((kind for kind in _DECIDING if any(row.get("severity") == kind for row in findings)), None)
     codes: dict[str, list[str]] = {}
@@ -204,25 +217,10 @@ def _remedies(findings: Sequence[Doc], path: str, paint: Painter) -> Lines:
             of_remedy = codes.setdefault(line(remedy), [])
             if line(finding.get("code")) not in of_remedy:
                 of_remedy.append(line(finding.get("code")))
-    return _pointers(codes, path, paint)
-
-
-def _advice(items: Sequence[Doc], path: str, paint: Painter) -> Lines:
-    """What to do about claims that are not settled, each advice once."""
-    claims: dict[str, list[str]] = {}
-    for item in items:
-        if item.get("advice") and item.get("state") != "settled":
-            claims.setdefault(line(item["advice"]), []).append(line(item.get("claim_id"), 40))
-    return _pointers(claims, path, paint)
-
-
-def _pointers(told: Mapping[str, Sequence[str]], path: str, paint: Painter) -> Lines:
-    """Lines that say what to do, each with what it is for, and with the command as it can be pasted."""
-    target = quote(path)
     return [
         f"  {paint('→', 'cyan')} {', '.join(names)}: "
-        + what.replace("`maka journal repair", f"`maka journal repair {target}").replace(" TARGET", f" {target}", 1)
-        for what, names in told.items()
+        + what.replace("`maka journal repair", f"`maka journal repair {words}").replace(" TARGET", f" {words}", 1)
+        for what, names in codes.items()
     ]
 
 
@@ -258,13 +256,23 @@ def _calls(calls: Sequence[Doc]) -> str:
     """`bash, read ×2, write: unknown`: counts for each tool and state, in the order of the calls."""
     counts: dict[tuple[str, str], int] = {}
     for call in calls:
-        key = (line(call.get("name") or "?", 30), line(call.get("state"), 20))
+        key = (line(call.get("name") or "?", 30), _stands(call))
         counts[key] = counts.get(key, 0) + 1
     shown = [
         name + (f" ×{times}" if times > 1 else "") + ("" if state == "ok" else f": {state}")
         for (name, state), times in counts.items()
     ]
     return line(", ".join(shown), _CELL) or "-"
+
+
+def _stands(call: Doc) -> str:
+    """`ok`, or `unknown → ok (stated by a person)`."""
+    state = line(call.get("state"), 20)
+    if call.get("outcome") is None:
+        return state
+    source = str(call.get("outcome_source"))
+    said = OUTCOME_SOURCE.get(source)
+    return f"{state} → {line(call['outcome'], 20)}" + (f" ({said})" if said else "")
 
 
 def _run(run: Doc) -> list[str]:
@@ -354,7 +362,7 @@ def repair(doc: Doc, paint: Painter) -> Lines:
     if before == after:
         nothing = "nothing to do" if before == "healthy" and not locked else "nothing was done"
         nothing += ", a live writer has it locked" if locked else ""
-        return [*out, f"{paint('verdict', 'dim')}  {_verdict(after, paint)}: {nothing}"]
+        return [*out, f"{paint('verdict', 'dim')}  {_verdict(after, paint)}: {nothing}", *onward(doc, paint)]
     arrow = f"{_verdict(before, paint)} → {_verdict(after, paint)}"
     out.append(f"{paint('verdict', 'dim')}  {arrow}{' once done' if would else ''}")
     if set_aside:
@@ -375,16 +383,16 @@ def repair(doc: Doc, paint: Painter) -> Lines:
         out += ["", f"the last line {'would get' if would else 'got'} the LF that it lacked"]
     if would:
         out += ["", paint("nothing was written; run the same without --dry-run to do it", "dim")]
-    return out
+    return out + onward(doc, paint)
 
 
 def _planned(event: Doc) -> list[str]:
     return [_optional(event.get("seq")), line(event.get("type"), 40), summary(event)]
 
 
-def verification(doc: Doc, paint: Painter) -> Lines:
-    """The answer of `verify`."""
-    out = _facts(doc, paint) + _findings(doc, paint)
+def verification(doc: Doc, paint: Painter, *, words: str | None = None) -> Lines:
+    """The answer of `verify`. ``words`` as for ``inspection``."""
+    out = _facts(doc, paint) + _findings(doc, paint, words or quote(line(doc.get("path") or "TARGET")))
     unverified = doc.get("unverified")
     if isinstance(unverified, list) and unverified:
         shown = ", ".join(map(line, unverified[:20])) + (

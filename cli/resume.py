@@ -2,34 +2,38 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import attrs
 
 from ..journal.errors import JournalDamaged, JournalError, JournalUnsupported
-from ..journal.events import JsonObject, Recovery
+from ..journal.events import Event, JsonObject, Recovery
 from ..journal.reader import JOURNAL, resolve
 from ..journal.shapes import SESSION_ID
 from ..journal.store import SESSIONS, default_root
 from ..repair.apply import refuse_locked, repair
 from ..repair.plan import appended_json
-from ..repair.session import inspect, survey
+from ..repair.session import Session, inspect, survey
 from ..runtime.app import App, load_app
 from ..runtime.app.naming import find_app
 from ..runtime.continuation.safety import SafetyObservation, look
 from ..runtime.errors import ContinuationRevalidationError, RuntimeFailure
-from ..runtime.session_events import SessionEvent
 from ..runtime.sessions import SessionManager
-from . import exits
+from . import exits, naming
 from .documents import Answer, Doc
 from .failures import failure_of
+from .render import words
 
 if TYPE_CHECKING:
     from ..runtime.backends.base import Backend, BackendContext
     from ..runtime.continuation.plan import Continuation, ContinuationPlan
     from ..runtime.kernel.stream import TurnStream
+    from .live import Live
 
 #: Who stops a turn, as its end will say: a person at the keyboard, and the command that finds nobody to answer.
 _PERSON: Final = "user"
@@ -44,10 +48,28 @@ class Place:
     session_id: str
     root: Path | None
 
+    def survey(self) -> Session:
+        """What its journal holds."""
+        return survey(self.path)
+
     def manager(self, app: App | None) -> SessionManager:
         """A manager for it. Without an app it plans and settles, and runs nothing."""
         places = {} if self.root is not None else {self.session_id: self.path}
         return SessionManager(self.root, app=app or _nothing_to_run(self.path), places=places)
+
+
+def cancelled_by_interrupt() -> None:
+    """From now on Ctrl-C cancels this task. Another ends the process as it stands: the journal survives that."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+
+    def cancel() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        task.cancel()
+
+    # Where no signal reaches this thread there is none to take.
+    with suppress(RuntimeError, NotImplementedError):
+        loop.add_signal_handler(signal.SIGINT, cancel)
 
 
 def place_of(target: str, root: str | None) -> Place:
@@ -84,8 +106,17 @@ def _place_of_config(root: str | None) -> Path:
     return Path(root) if root is not None else default_root()
 
 
+def app_words(name: str | None, root: str | None) -> str:
+    """What a command needs behind TARGET to have the app that this one was given, or that it lacks; else nothing."""
+    if name is not None:
+        return f" --app {quote(name)}"
+    return " --app MODULE:OBJECT" if find_app(None, _place_of_config(root), os.environ) is None else ""
+
+
 def _nothing_to_run(path: Path) -> App:
-    return App(backends={"none": _no_backend}, default_backend="none", safety_inspector=_Unnamed(path))
+    """In place of an app: nobody has said that the session's backend is not there."""
+    backend = str(survey(path).settings()["backend"] or "none")
+    return App(backends={backend: _no_backend}, default_backend=backend, safety_inspector=_Unnamed(path))
 
 
 def _no_backend(context: "BackendContext") -> "Backend":
@@ -146,16 +177,25 @@ async def planned(
         "turn": None,
     }
     if not named:
-        doc["diagnostics"].append({"code": "app_missing", "message": _APP_MISSING})
+        # Those that were not called are not looked for.
+        doc["diagnostics"] = [row for row in doc["diagnostics"] if row["code"] != "tools_missing"]
+        # Where it goes on for real, whoever runs it says that there is no app.
+        concerned = [*plan.rejection_reasons, *([plan.disposition] if dry else [])]
+        doc["diagnostics"] += [
+            {"code": "app_missing", "message": _APP_MISSING[code]} for code in concerned if code in _APP_MISSING
+        ]
     if run is not None and plan.rejection_reasons == ("source_run_unreadable",):
         return plan, Answer(doc, exits.USAGE)
     return plan, Answer(doc, exits.OF_PLAN[plan.disposition])
 
 
-_APP_MISSING: Final = (
-    "no app is named, so nobody has looked whether the tools that the run called are still there, nor asked them what "
-    "became of calls whose outcome is unknown; name one with --app"
-)
+#: Where it matters that nobody has named an app: a disposition or a reason → what nobody has looked at.
+_APP_MISSING: Final = {
+    "continue": "no app is named, so nobody has looked whether the tools that the run called are still there; name one "
+    "with --app",
+    "dangling_tool_state": "no app is named, so no tool was asked what became of its call; name one with --app (with "
+    "--plan none is asked)",
+}
 
 
 def _refuse(path: Path) -> None:
@@ -177,6 +217,34 @@ async def _recovered(manager: SessionManager, place: Place) -> JsonObject:
     return {"state": found.state, "appended": found.appended, "reconciled": found.reconciled}
 
 
+def run_of(place: Place, typed: str) -> str:
+    """The run that was meant; a beginning of its id is enough. Raises naming.Unclear."""
+    session = place.survey()
+    return naming.run(typed, session.runs(), session.turns())
+
+
+def boundary_of(place: Place, continuation: "Continuation") -> Doc:
+    """Where the continuation goes on from: ``{seq, role?, call_id?, left_out: [{seq, text}]}``.
+
+    The message or result that it stands behind, and what was said after that and is left out.
+    """
+    turns = {segment["turn_id"] for segment in continuation.boundary["segments"]}
+    entries = [entry for entry in place.survey().history().annotated() if entry["turn_id"] in turns]
+    entries = [entry for entry in entries if entry.get("mark") != "hidden"]
+    through = continuation.replay_through_seq
+    # Where an outcome stands in place of a result, the result's own event is no entry any more.
+    placed = [entry for entry in entries if entry["seq"] == through] or [
+        entry for entry in entries if str(entry.get("mark")).startswith("outcome") and entry["role"] == "tool"
+    ]
+    anchor = placed[-1] if placed else None
+    said = [entry for entry in entries if entry["role"] == "assistant" and entry["seq"] > through]
+    out: Doc = {"seq": through, "left_out": [{"seq": each["seq"], "text": words(each["content"])} for each in said]}
+    if anchor is not None:
+        out["role"] = anchor["role"]
+        out["call_id"] = next((block.get("call_id") for block in anchor["content"]), None)
+    return out
+
+
 # ---------------------------------------------------------------- run
 
 
@@ -184,36 +252,45 @@ async def run(
     manager: SessionManager,
     continuation: "Continuation",
     doc: Doc,
-    tell: Callable[[SessionEvent], None] | None,
+    live: "Live | None",
+    *,
+    command: str,
 ) -> Answer:
     """Carries out what was planned, and gives the whole answer. A turn that asks a person is stopped: none can answer.
 
-    ``tell`` is told what happens. When this is cancelled the turn is stopped, and has its end on disk. Raises what
-    keeps the run from starting.
+    ``live`` is told what happens; ``command`` resumes the session. When this is cancelled the turn is stopped, and the
+    answer says how it has ended. Raises what keeps the run from starting.
     """
     stream = manager.resume_safe_boundary_continuation(continuation)
     refusal: str | None = None
     code: int | None = None
     try:
-        async for event in stream:
-            if tell is not None:
-                tell(event)
-            if refusal is None and (ask := _ASKS.get(event.kind)) is not None:
-                refusal = f"the turn was stopped: {ask(event.data, continuation.configuration['permission_mode'])}"
-                doc["diagnostics"].append({"code": "answer_needed", "message": refusal})
-                await manager.stop(continuation.session_id, source=_NOBODY)
-    except asyncio.CancelledError:
-        await manager.stop(continuation.session_id, source=_PERSON)
-        raise
+        try:
+            await stream.started()
+            if live is not None:
+                live.begun(stream.run_id, stream.turn_id)
+            async for event in stream:
+                if live is not None:
+                    live.tell(event)
+                if refusal is None and (ask := _ASKS.get(event.kind)) is not None:
+                    mode = continuation.configuration["permission_mode"]
+                    refusal = f"the turn was stopped: {ask(event.data, mode, command)}"
+                    doc["diagnostics"].append({"code": "answer_needed", "message": refusal})
+                    await manager.stop(continuation.session_id, source=_NOBODY)
+        except asyncio.CancelledError:
+            code = exits.INTERRUPTED
+            await manager.stop(continuation.session_id, source=_PERSON)
+            async for _ in stream:
+                pass
     except ContinuationRevalidationError as error:
-        refusal, code = str(error), exits.PENDING
+        refusal, code = str(error), code or exits.PENDING
         doc["diagnostics"].append({"code": error.code, "message": refusal})
     except (RuntimeFailure, JournalError) as error:
-        if stream.reason is None:
+        if stream.reason is None and code is None:
             raise
-        # The turn has its end; what failed came behind it.
+        # The turn has its end, or was stopped before it began; what failed came behind that.
         failure = failure_of(error)
-        refusal, code = failure.sentence, failure.code
+        refusal, code = failure.sentence, code or failure.code
     doc["turn"] = _turn(stream)
     if code is None:
         code = exits.PENDING if stream.reason is None else exits.OF_TURN[stream.reason["kind"]]
@@ -227,30 +304,31 @@ def _turn(stream: "TurnStream") -> JsonObject | None:
     return {"turn_id": stream.turn_id, "run_id": stream.run_id, "status": reason["kind"], "reason": reason}
 
 
-def _permission(data: JsonObject, mode: object) -> str:
+def _permission(data: JsonObject, mode: object, command: str) -> str:
     return (
         f"`{data['name']}` waits for a permission ({data['reason']}), and nobody can answer here; give the session a "
         f"permission mode in which it runs, which `{mode}` is not (`maka app show` tells what asks in which) by "
-        "`maka session resume --permission-mode MODE`, or continue it in a program that answers"
+        f"`{command} --permission-mode MODE`, or continue it in a program that answers"
     )
 
 
-def _question(data: JsonObject, mode: object) -> str:
+def _question(data: JsonObject, mode: object, command: str) -> str:
     return (
         f"it asks a person ({data['questions'][0]['question']}), and nobody can answer here; continue it in a program "
         "that answers, or send it the answer as a message"
     )
 
 
-def _boundary(data: JsonObject, mode: object) -> str:
+def _boundary(data: JsonObject, mode: object, command: str) -> str:
     return (
         f"it asks to leave its sandbox ({data['justification']}), and nobody can answer here; continue it in a program "
         "that answers"
     )
 
 
-#: Kinds of events with which a run asks a person → why its turn was stopped, given the session's permission mode.
-_ASKS: Final[dict[str, Callable[[JsonObject, object], str]]] = {
+#: Kinds of events with which a run asks a person → why its turn was stopped, given the session's permission mode and
+#: the command that resumes it.
+_ASKS: Final[dict[str, Callable[[JsonObject, object, str], str]]] = {
     "permission_request": _permission,
     "question_request": _question,
     "sandbox_boundary_request": _boundary,
@@ -263,11 +341,37 @@ _ASKS: Final[dict[str, Callable[[JsonObject, object], str]]] = {
 async def settled(place: Place, *, claim: str | None, call: str | None, ok: bool, text: str | None) -> Doc:
     """Settles a claim, or a call with this outcome, and gives the answer of `settle`.
 
-    Raises SettleRefused, JournalLocked for a session that somebody has open, and other JournalErrors.
+    A beginning of an id is enough. Nothing is appended where the same was stated before. Raises naming.Unclear,
+    SettleRefused, JournalLocked for a session that somebody has open, and other JournalErrors.
     """
+    session = place.survey()
     async with place.manager(None) as manager:
         if claim is not None:
+            claim = naming.claim(claim, session.continuations())
             events = await manager.settle_indeterminate_continuation(place.session_id, claim)
         else:
-            events = await manager.settle_call(place.session_id, call or "", ok=ok, text=text)
-    return {"session_id": place.session_id, "path": str(place.path), "appended": appended_json(events)}
+            call = naming.call(call or "", session.unknown_calls(), session.turns())
+            events = await manager.settle_call(place.session_id, call, ok=ok, text=text)
+    return {
+        "session_id": place.session_id,
+        "path": str(place.path),
+        "call": None if call is None else _called(place, call, events),
+        "appended": appended_json(events),
+    }
+
+
+def _called(place: Place, name: str, events: Sequence[Event]) -> JsonObject:
+    """``{call_id, name, turn, outcome, outcome_source}`` of the call that was settled, now or before."""
+    call_id = events[0].data["call_id"] if events else name
+    turn_id = events[0].data["turn_id"] if events else None
+    found = [
+        {"call_id": call["call_id"], "name": call["name"], "turn": turn["turn"], **_outcome(call)}
+        for turn in place.survey().turns()
+        for call in turn["calls"]
+        if call["call_id"] == call_id and "outcome" in call and turn_id in (None, turn["turn_id"])
+    ]
+    return found[-1] if found else {"call_id": call_id}
+
+
+def _outcome(call: JsonObject) -> JsonObject:
+    return {key: call.get(key) for key in ("outcome", "outcome_source")}

@@ -31,7 +31,11 @@ def resume(
     target: Target,
     run: Annotated[
         str | None,
-        typer.Option("--run", metavar="ID", help="The run to go on from; the latest that was cut off if not given."),
+        typer.Option(
+            "--run",
+            metavar="ID",
+            help="The run to go on from, or the beginning of its id; the latest that was cut off if not given.",
+        ),
     ] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Say whether it can go on, and from where; write nothing.")
@@ -60,27 +64,41 @@ def resume(
 
     What was left open is closed. Then a plan says whether the run can go on: where it cannot, why, and what to do.
     Else a new run goes on from the last safe point of the old one, without sending a message again, and is shown while
-    it works. Ctrl-C stops it.
+    it works. Ctrl-C stops it; a second one does not wait for that.
 
     Exit code: 0 done, or the plan says that it goes on, 1 parked, or the turn failed or was stopped, 5 the turn met a
-    limit, 2 no such session or run, no app, or an error while writing, 3 locked by a live writer, 4 damaged,
-    unsupported or unreadable.
+    limit, 2 no such session or run, no app (what was left open is closed even so), or an error while writing, 3 locked
+    by a live writer, 4 damaged, unsupported or unreadable, 130 stopped by Ctrl-C.
     """
     import asyncio
     import contextlib
     import sys
 
-    from . import continuation
+    from . import continuation, documents, onward
+    from . import resume as work
 
     console: Console = context.obj
     kinds = _kinds(context, rerun)
     _check_mode(context, permission_mode, plan)
+    _check_id(context, "--run", run)
     # What an app, its backends and its tools print is no part of the answer.
     with contextlib.redirect_stdout(sys.stderr), console.logged("maka.runtime"):
-        answer = asyncio.run(
-            _resume(console, target, root, app, run=run, rerun=kinds, mode=permission_mode, dry=plan, as_json=as_json)
-        )
-    return give(console, answer, None if as_json else continuation.end)
+        try:
+            answer = asyncio.run(
+                _resume(
+                    console, target, root, app, run=run, rerun=kinds, mode=permission_mode, dry=plan, as_json=as_json
+                )
+            )
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+    if as_json:
+        return give(console, answer, None)
+    then = {}
+    if answer.refusal is None and answer.doc["turn"] is not None:
+        words = onward.Words(onward.words_of(target, root), work.app_words(app, root))
+        then = {"next": documents.next_steps(target, root, words)}
+    refused = answer.refusal is not None
+    return give(console, answer, lambda doc, paint: continuation.end({**doc, **then}, paint, refused=refused))
 
 
 async def _resume(
@@ -95,27 +113,32 @@ async def _resume(
     dry: bool,
     as_json: bool,
 ) -> "Answer":
-    from . import continuation
+    from . import continuation, onward
     from . import resume as work
     from .live import Live
 
+    work.cancelled_by_interrupt()
     place, app = work.place_of(target, root), work.app_of(name, root)
     if app is None and mode is not None:
         work.refuse_without_app(root)
+    words = onward.Words(onward.words_of(target, root), work.app_words(name, root))
     async with place.manager(app) as manager:
         with console.working(f"reading {target}"):
+            source = None if run is None else work.run_of(place, run)
             plan, answer = await work.planned(
-                manager, place, run=run, rerun=rerun, mode=mode, dry=dry, named=app is not None
+                manager, place, run=source, rerun=rerun, mode=mode, dry=dry, named=app is not None
             )
+            going = plan.continuation
+            boundary = None if going is None or as_json else work.boundary_of(place, going)
         if not as_json:
-            console.write(continuation.plan(answer.doc, console.paint))
-        if dry or plan.continuation is None:
+            console.write(continuation.plan(answer.doc, console.paint, boundary, words))
+        if dry or going is None:
             return answer
         if app is None:
             work.refuse_without_app(root)
         live = None if as_json else Live(console)
         try:
-            return await work.run(manager, plan.continuation, answer.doc, None if live is None else live.tell)
+            return await work.run(manager, going, answer.doc, live, command=words.resume)
         finally:
             if live is not None:
                 live.close()
@@ -151,8 +174,8 @@ def settle(
     will rely on it. --claim ends a continuation that was cut off when its model may have been asked. No model is asked
     and no tool is run; what is stated first stands.
 
-    Exit code: 0 settled, 2 nothing of that name is to be settled, 3 locked by a live writer, 4 damaged, unsupported or
-    unreadable.
+    The same again is fine, and writes nothing. Exit code: 0 settled, 2 nothing of that name is to be settled, or it was
+    with another outcome, 3 locked by a live writer, 4 damaged, unsupported or unreadable, 130 stopped by Ctrl-C.
     """
     if (claim is None) == (call is None):
         raise WrongUsage("name what is to be settled by either --claim ID or --call ID", ctx=context)
@@ -162,9 +185,13 @@ def settle(
         raise WrongUsage("--ok and --error say what came of a --call, not of a --claim", ctx=context)
     if text is not None and not ok:
         raise WrongUsage("a TEXT behind TARGET belongs to --ok; --error has its own", ctx=context)
+    if error is not None and not error.strip():
+        raise WrongUsage("--error wants to know why, for the model", ctx=context)
+    _check_id(context, "--claim", claim)
+    _check_id(context, "--call", call)
     import asyncio
 
-    from . import continuation
+    from . import continuation, documents, onward
     from . import resume as work
 
     console: Console = context.obj
@@ -174,8 +201,15 @@ def settle(
     if as_json:
         console.document(doc)
     else:
-        console.write(continuation.settlement(doc, console.paint))
+        words = onward.Words(onward.words_of(target, root), work.app_words(None, root))
+        then = {"next": documents.next_steps(target, root, words)}
+        console.write(continuation.settlement({**doc, **then}, console.paint))
     return exits.DONE
+
+
+def _check_id(context: typer.Context, option: str, typed: str | None) -> None:
+    if typed is not None and not typed.strip():
+        raise WrongUsage(f"{option} is given no id; `maka journal inspect` lists what there is", ctx=context)
 
 
 def _check_mode(context: typer.Context, mode: str | None, plan: bool) -> None:

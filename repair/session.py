@@ -185,6 +185,19 @@ class Session:
         """The sums of the five token counts."""
         return self._facts.usage
 
+    def unknown_calls(self) -> list[JsonObject]:
+        """The calls of which nobody knows what came of them, oldest first: ``[{call_id, name, turn_id, run_id,
+        call_seq, operation_id, recovery}]``; the last two are None where the dispatch was lost.
+        """
+        keys = ("call_id", "name", "turn_id", "run_id", "call_seq", "operation_id", "recovery")
+        calls = sorted(self._state.turns.unknown.values(), key=lambda call: call.call_seq)
+        return [{key: getattr(call, key) for key in keys} for call in calls]
+
+    @property
+    def newest_run(self) -> str | None:
+        """The run of this journal that was opened last; None where none was."""
+        return self._state.runs.newest
+
     @cached_property
     def _facts(self) -> _Facts:
         return self._before or _Facts.of(self._state)

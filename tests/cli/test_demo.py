@@ -33,7 +33,10 @@ def test_it_shows_what_it_promises(folder: Path) -> None:
     assert "unknown_outcome" in told[1]
     assert "interrupted → healthy" in told[2]
     assert "healthy  nothing to repair" in told[3]
+    for part in told[1:4]:
+        assert "→ `maka session settle demo --call call-1 --ok|--error TEXT`" in part
     assert "Do not retry blindly." in told[4]
+    assert "`maka session resume demo`" in told[4]
     assert list(folder.iterdir()) == []
     assert running(folder) == []
 

@@ -26,7 +26,8 @@ KEYS = st.sampled_from(
         session_id path verdict events bytes head header writer findings turns runs continuations handoffs
         interactions queue plans usage pending event_list
         settings labels flagged archived has_unread locked dry_run verdict_before verdict_after set_aside appended
-        unverified sessions data type seq ts offset length file code severity message remedy count was calls run_ids
+        unverified sessions next why command outcome_source
+        data type seq ts offset length file code severity message remedy count was calls run_ids
         reason kind name state content text source target execution outcome steering followup created_by parent since
         """,
     )
@@ -149,12 +150,20 @@ CLAIM = {
 
 
 def test_a_claim_is_shown_with_its_lineage_and_what_to_do() -> None:
-    settled = {**CLAIM, "claim_id": "c0", "state": "settled", "advice": "nothing to do"}
-    told = shown({**INSPECTION, "path": "a place/journal.jsonl", "continuations": [settled, CLAIM]})
+    step = {"why": "claim cl: look", "command": "maka session settle s --claim cl"}
+    told = shown({**INSPECTION, "continuations": [CLAIM], "next": [step, {**step, "command": "another"}]})
     assert re.search(r"cl +resume +started_indeterminate +r2 +r3 +r1 +2\n", told)
-    command = "`maka session settle 'a place/journal.jsonl' --claim cl`"
-    assert f"→ cl: look, then end it with {command}" in told
-    assert "nothing to do" not in told
+    assert told.endswith("\nnext\n  claim cl: look\n    → `maka session settle s --claim cl`\n    → `another`")
+
+
+def test_an_outcome_that_became_known_is_told_with_its_source() -> None:
+    call = {"call_id": "c1", "name": "order", "state": "unknown"}
+    turn = {"turn": 1, "calls": [call, {**call, "outcome": "ok", "outcome_source": "user"}]}
+    told = shown({**INSPECTION, "turns": [turn]})
+    assert "order: unknown, order: unknown → ok (stated by a person)" in told
+    for source, said in (("reconciled", "found out by the tool"), ("rerun", "called again"), ("late", "came late")):
+        turn["calls"] = [{**call, "outcome": "error", "outcome_source": source}]
+        assert f"order: unknown → error ({said})" in shown({**INSPECTION, "turns": [turn]})
 
 
 def test_events_are_shown_where_they_are_in_the_document() -> None:

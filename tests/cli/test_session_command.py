@@ -78,13 +78,17 @@ def test_a_call_that_was_cut_off_parks_until_a_person_has_stated_what_came_of_it
     assert ran.code == 1
     assert "dangling_tool_state: " in ran.out
     [operation_id] = orders.data("tool/call", "operation_id")
-    assert f"`maka session settle {orders.journal} --call {operation_id} --ok`" in ran.out
+    assert f"`maka session settle s --call {operation_id} --ok`" in ran.out
+    assert "goes on from" not in ran.out
 
     ran = maka_("session", "settle", "s", "order 4711 is there", "--call", "c1", "--ok", "--json")
     assert ran.code == 0
     [event] = ran.json["appended"]
     assert (event["type"], event["data"]["state"], event["data"]["source"]) == ("tool/outcome", "ok", "user")
 
+    told = maka_("journal", "inspect", "s").out
+    assert "order: unknown → ok (stated by a person)" in told
+    assert "[what was unknown at first: stated by a person]" in maka_("journal", "show", "s").out
     ran = resume(*APP, "--json")
     assert (ran.code, ran.json["disposition"], ran.json["rejection_reasons"]) == (0, "continue", [])
     assert ran.json["turn"]["status"] == "completed"
@@ -136,7 +140,7 @@ def test_a_tool_that_can_look_is_asked_in_recovery(
 # ---------------------------------------------------------------- killed while the model speaks
 
 
-def test_a_turn_that_was_cut_off_goes_on_and_no_message_is_sent_twice(resume: Run, orders: Orders) -> None:
+def test_a_turn_that_was_cut_off_goes_on_and_no_message_is_sent_twice(maka_: Run, resume: Run, orders: Orders) -> None:
     orders.kill_at("text")
     ran = resume(*APP)
     assert ran.code == 0
@@ -146,6 +150,7 @@ def test_a_turn_that_was_cut_off_goes_on_and_no_message_is_sent_twice(resume: Ru
     assert orders.orders() == ["40 chairs"]
     assert orders.types().count("user/message") == 1
     assert turns(orders) == ["interrupted", "completed"]
+    assert "── turn 2  goes on from turn 1  " in maka_("journal", "show", "s").out
 
     told = [" ".join(row.split()) for row in ran.out.splitlines()]
     assert "I see to it." in told
@@ -176,6 +181,54 @@ def test_there_is_nothing_to_go_on_with_where_nothing_was_cut_off(resume: Run, t
     assert (ran.code, ran.json["rejection_reasons"]) == (1, ["resume_candidate_missing"])
     assert (ran.json["source_run_id"], ran.json["recovered"]["state"]) == (None, "unchanged")
     assert "resume_candidate_missing: " in resume(*APP, target=path).out
+
+
+def test_a_plan_says_what_it_goes_on_from_and_what_is_left_out(
+    resume: Run, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.kill_at("text")
+    told = resume(*APP, "--plan").out
+    source = maka.inspect(orders.journal).runs()[-1]["run_id"]
+    assert f"goes on from  run {source}, behind event 2 (the user's message)\n" in told
+    assert "left out" not in told, "nothing of its text was written yet"
+    monkeypatch.setenv("END", "fail")
+    ran = resume(*APP)
+    run, turn = maka.inspect(orders.journal).runs()[-1]["run_id"], maka.inspect(orders.journal).turns()[-1]["turn_id"]
+    assert f"goes on as    run {run}, turn {turn}\n" in ran.out
+    [seq] = [event.seq for event in maka.inspect(orders.journal).events if event.type == "assistant/message"]
+    told = resume(*APP, "--plan").out
+    assert f"goes on from  run {run}, behind event 2 (the user's message)\n" in told
+    assert f"left out      event {seq}: I see to it." in told
+
+
+def test_the_result_that_a_plan_stands_behind_is_named(maka_: Run, resume: Run, orders: Orders) -> None:
+    orders.kill_at("tool")
+    assert maka_("session", "settle", "s", "--call", "c1", "--ok").code == 0
+    assert " (the result of c1)\n" in resume(*APP, "--plan").out
+
+
+def test_a_beginning_of_an_id_is_enough(maka_: Run, resume: Run, orders: Orders) -> None:
+    orders.kill_at("tool")
+    [operation] = orders.data("tool/call", "operation_id")
+    ran = maka_("session", "settle", "s", "it is there", "--call", operation[:4], "--ok", "--json")
+    assert (ran.code, ran.json["call"]["call_id"], ran.json["call"]["name"]) == (0, "c1", "order")
+    [run] = maka.inspect(orders.journal).runs()
+    ran = resume(*APP, "--plan", "--run", f"{run['run_id'][:8]}…", "--json")
+    assert (ran.code, ran.json["source_run_id"]) == (0, run["run_id"])
+    assert resume(*APP, "--plan", "--run", run["run_id"][:3]).code == 2
+    ran = resume(*APP, "--plan", "--run", run["turn_id"][:8])
+    assert (ran.code, ran.out) == (2, "")
+    assert f"is turn 1, and no run; its run is `--run {run['run_id']}`" in ran.err
+
+
+def test_a_claim_is_found_by_its_beginning(maka_: Run, orders: Orders) -> None:
+    orders.kill_at("text")
+    orders.kill_at("after_continuation_start_committed", goes_on=True)
+    [claim] = maka.inspect(orders.journal).continuations()
+    ran = maka_("session", "settle", "s", "--claim", claim["claim_id"][:8])
+    assert ran.code == 0
+    assert f"settled: turn {claim['target']['turn_id']} has failed (continuation_indeterminate)" in ran.out
+    assert ran.out.endswith("`maka session resume s --app MODULE:OBJECT`\n")
 
 
 def test_the_run_that_is_named_is_the_one(resume: Run, orders: Orders) -> None:
@@ -216,6 +269,14 @@ def test_without_an_app_a_plan_parks_but_nothing_runs(resume: Run, orders: Order
     assert "app_missing: no app is named" in ran.out
 
 
+def test_that_no_app_is_named_is_said_where_it_matters(resume: Run, orders: Orders) -> None:
+    orders.kill_at("text")
+    assert codes(resume("--plan", "--json").json) == ["app_missing"], "and not which tools are gone"
+    assert codes(resume("--plan", "--run", "r9", "--json").json) == ["source_run_unreadable"]
+    assert resume(*APP).code == 0
+    assert codes(resume("--plan", "--json").json) == ["continuation_already_exists"]
+
+
 def test_to_run_without_an_app_is_refused_in_the_words_of_app_show(maka_: Run, resume: Run, orders: Orders) -> None:
     orders.kill_at("text")
     ran = resume("--json")
@@ -235,17 +296,25 @@ def test_a_bad_app_is_refused_before_anything_is_written(resume: Run, orders: Or
     assert orders.journal.read_bytes() == raw
 
 
-@pytest.mark.parametrize(("app", "says"), [("other", "no backend 'loop'"), ("exploding", "ValueError: no key")])
-def test_a_backend_that_is_not_there_or_not_built_is_a_sentence_and_nothing_is_claimed(
-    resume: Run, orders: Orders, app: str, says: str
-) -> None:
+def test_a_backend_that_is_not_built_is_a_sentence_and_nothing_is_claimed(resume: Run, orders: Orders) -> None:
     orders.kill_at("text")
-    ran = resume("--app", f"agent:{app}", "--json")
-    assert (ran.code, ran.out) == (2, "")
+    ran = resume("--app", "agent:exploding")
+    assert ran.code == 2
     assert ran.err.splitlines()[-1].startswith("maka: ")
-    assert says in ran.err.splitlines()[-1]
+    assert "ValueError: no key" in ran.err.splitlines()[-1]
     assert "continuation/claim" not in orders.types()
-    assert process("session", "resume", orders.session, "--app", f"agent:{app}", cwd=orders.folder).checked().code == 2
+    assert "goes on as" not in ran.out, "no id is told of a run that there never was"
+    ran = process("session", "resume", orders.session, "--app", "agent:exploding", "--json", cwd=orders.folder)
+    assert (ran.checked().code, ran.out) == (2, "")
+
+
+def test_a_backend_that_is_not_there_parks_unless_nobody_has_said_what_there_is(resume: Run, orders: Orders) -> None:
+    orders.kill_at("text")
+    ran = resume("--app", "agent:other", "--json")
+    assert (ran.code, ran.json["rejection_reasons"]) == (1, ["backend_unknown"])
+    assert resume("--app", "agent:other", "--plan").code == 1
+    ran = resume("--plan", "--json")
+    assert (ran.code, codes(ran.json)) == (0, ["app_missing"])
 
 
 def test_a_tool_that_is_gone_parks(maka_: Run, resume: Run, orders: Orders) -> None:
@@ -291,7 +360,8 @@ def test_a_turn_that_failed_says_why_and_goes_on_from_there(
     ran = resume(*APP)
     assert ran.code == 1
     assert "failed: provider_quota, there is no credit left" in ran.out
-    assert ran.out.endswith(f"→ `maka session resume {orders.journal}` goes on from there\n")
+    told = [row.strip() for row in ran.out.splitlines()]
+    assert told[-2:] == ["turn 2 failed; this goes on from there", "→ `maka session resume s --app agent:app`"]
     monkeypatch.delenv("END")
     ran = resume(*APP, "--json")
     assert (ran.code, len(ran.json["continuation"]["boundary"]["segments"])) == (0, 2)
@@ -334,7 +404,7 @@ def test_whatever_a_turn_asks_it_is_stopped(resume: Run, orders: Orders, app: st
     orders.kill_at("text")
     ran = resume("--app", f"agent:{app}")
     assert ran.code == 1
-    assert "aborted: nobody_to_answer" in ran.out
+    assert ran.out.splitlines()[-1].endswith(" aborted because nobody can answer here")
     assert ran.err.startswith("maka: the turn was stopped: it asks ")
     assert asks in ran.err
     assert "in a program that answers" in ran.err
@@ -372,10 +442,61 @@ def test_ctrl_c_stops_the_turn(orders: Orders) -> None:
             assert child.poll() is None
         child.send_signal(signal.SIGINT)
         out, err = child.communicate(timeout=60)
-    assert (child.returncode, out, err) == (130, "", "")
+    assert (child.returncode, err) == (130, "")
+    said = json.loads(out)["turn"]
+    assert (said["status"], said["reason"]["source"]) == ("aborted", "user")
     [_, turn] = maka.inspect(orders.journal).turns()
     assert (turn["status"], turn["reason"]["source"]) == ("aborted", "user")
     assert maka.inspect(orders.journal).verdict == "healthy"
+
+
+HARD = """
+import asyncio
+from maka.runtime import App, loop_backend
+from maka.runtime.model import TextDelta
+
+class Model:
+    provider = "scripted"
+
+    async def stream(self, request):
+        yield TextDelta("I see.")
+        while True:
+            try:
+                print("deaf", flush=True)
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                pass
+
+app = App(backends={"loop": loop_backend(Model())}, default_backend="loop")
+"""
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_is_answered_and_a_second_one_waits_for_nothing(orders: Orders, times: int) -> None:
+    orders.kill_at("text")
+    (orders.folder / "hard.py").write_text(HARD)
+    env = {**os.environ, "HOLD": "text", "MAKA_HOME": str(orders.root)}
+    name, point = ("agent:app", "text\n") if times == 1 else ("hard:app", "deaf\n")
+    with subprocess.Popen(
+        [*COMMAND, "session", "resume", "s", "--app", name], cwd=orders.folder, env=env, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as child:  # fmt: skip
+        assert child.stderr is not None
+        for _ in range(times):
+            while child.stderr.readline() != point:
+                assert child.poll() is None
+            child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    assert err == ""
+    told = [row.strip() for row in out.splitlines()]
+    if times == 1:
+        assert child.returncode == 130
+        assert " aborted by user\n" in out
+        assert told[-2:] == ["turn 2 was stopped; this goes on from there", f"→ `maka session resume s --app {name}`"]
+    else:
+        assert child.returncode == -signal.SIGINT
+        assert told[-1] == "I see."
+    assert process("journal", "repair", "s", env=env).code == 0
 
 
 def test_a_reader_that_went_away_stops_nothing(orders: Orders) -> None:
@@ -405,7 +526,7 @@ def test_an_indeterminate_start_parks_until_it_is_settled_and_the_run_that_came_
     [claim] = maka.inspect(orders.journal).continuations()
     assert claim["state"] == "started_indeterminate"
     ran = resume(*APP)
-    assert f"`maka session settle {orders.journal} --claim {claim['claim_id']}`" in ran.out
+    assert f"`maka session settle s --claim {claim['claim_id']}`" in ran.out
 
     ran = maka_("session", "settle", "s", "--claim", claim["claim_id"], "--json")
     assert ran.code == 0
@@ -434,6 +555,10 @@ def test_an_indeterminate_start_parks_until_it_is_settled_and_the_run_that_came_
         ("--claim", "a", "--error", "no"),
         ("text", "--call", "c1", "--error", "no"),
         ("text", "--claim", "a"),
+        ("--call", "c1", "--error", " "),
+        ("--call", "", "--ok"),
+        ("--claim", ""),
+        ("--call", "c1", "--error"),
     ],
 )
 def test_words_that_do_not_go_together(maka_: Run, orders: Orders, words: tuple[str, ...]) -> None:
@@ -459,8 +584,19 @@ def test_the_first_word_on_a_call_stands(maka_: Run, orders: Orders) -> None:
     orders.kill_at("tool")
     ran = maka_("session", "settle", "s", "--call", "c1", "--ok")
     assert ran.code == 0
-    assert f"`maka session resume {orders.journal}` goes on" in ran.out
-    assert maka_("session", "settle", "s", "--call", "c1", "--error", "no").code == 2
+    assert "settled: order (c1) of turn 1: ok, stated by a person, for good\n" in ran.out
+    assert "the model is told: The user states that this call succeeded.\n" in ran.out
+    assert ran.out.endswith("`maka session resume s --app MODULE:OBJECT`\n"), "no app is configured here"
+    raw = orders.journal.read_bytes()
+    ran = maka_("session", "settle", "s", "--call", "c1", "--ok")
+    assert ran.code == 0
+    assert ran.out.startswith("order (c1) of turn 1 was settled already: ok, stated by a person\n  nothing was written")
+    ran = maka_("session", "settle", "s", "--call", "c1", "--ok", "--json")
+    assert (ran.code, ran.json["appended"], ran.json["call"]["outcome"]) == (0, [], "ok")
+    ran = maka_("session", "settle", "s", "--call", "c1", "--error", "no")
+    assert ran.code == 2
+    assert "has its outcome already, ok" in ran.err
+    assert orders.journal.read_bytes() == raw
 
 
 # ---------------------------------------------------------------- where it is, and how it stands
@@ -542,13 +678,15 @@ def test_what_is_not_there(maka_: Run, resume: Run, orders: Orders) -> None:
     assert "r9" in resume(*APP, "--run", "r9").out
 
 
-@pytest.mark.parametrize("words", [("--rerun", "never"), ("--rerun", ""), ("--plan", "extra"), ("--run",)])
+@pytest.mark.parametrize(
+    "words", [("--rerun", "never"), ("--rerun", ""), ("--plan", "extra"), ("--run",), ("--run", "")]
+)
 def test_wrong_usage(resume: Run, orders: Orders, words: tuple[str, ...]) -> None:
     orders.kill_at("text")
     raw = orders.journal.read_bytes()
     ran = resume(*APP, *words)
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err.endswith(" --help`\n")
+    assert ran.err.endswith("; see `maka session resume --help`\n")
     assert orders.journal.read_bytes() == raw
 
 
@@ -557,8 +695,8 @@ def test_help_and_completion(maka_: Run) -> None:
     assert ran.code == 2
     assert "resume" in ran.err
     for command, words in {
-        "resume": ("--run", "--plan", "--rerun", "--app", "--json", "--root", "Exit code", "Ctrl-C"),
-        "settle": ("--claim", "--call", "--ok", "--error", "--json", "--root", "Exit code"),
+        "resume": ("--run", "--plan", "--rerun", "--app", "--json", "--root", "Exit code", "Ctrl-C", "130"),
+        "settle": ("--claim", "--call", "--ok", "--error", "--json", "--root", "Exit code", "130"),
     }.items():
         ran = maka_("session", command, "--help")
         assert ran.code == 0

@@ -1,0 +1,120 @@
+"""What can be done next with a session, as its read models tell it: commands, and why. No I/O."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from shlex import quote
+from typing import Any, Final
+
+import attrs
+
+from .text import line
+
+Doc = Mapping[str, Any]
+Step = dict[str, str]
+
+#: Steps for calls, of many.
+_CALLS: Final = 20
+#: Verdicts with which a session goes on; the remedies of its findings say what comes before the others.
+_GOES_ON: Final = ("healthy", "interrupted", "torn")
+#: What a run is shown as that there is a reason to go on from, and how its turn ended, in words.
+_RESUMED: Final = ("failed", "cancelled")
+_ENDED: Final = {
+    "interrupted": "was cut off",
+    "failed": "failed",
+    "aborted": "was stopped",
+    "blocked": "was blocked",
+    "step_limit": "met its limit of steps",
+}
+#: What a call's tool has declared → another way than to state what came of the call.
+_AGAIN: Final = ("read_only", "idempotent")
+
+
+@attrs.frozen
+class Words:
+    """How commands name the session, and what those need behind that which run something."""
+
+    session: str
+    app: str = ""
+
+    @property
+    def resume(self) -> str:
+        return f"maka session resume {self.session}{self.app}"
+
+
+def words_of(target: str, root: str | None) -> str:
+    """TARGET as it was typed, with ``--root`` where that was, for a command that can be pasted."""
+    return quote(line(target)) + ("" if root is None else f" --root {quote(line(root))}")
+
+
+def steps(doc: Doc, unknown: Sequence[Doc], newest_run: str | None, words: Words) -> list[Step]:
+    """``[{command, why}]`` for a document of `inspect`.
+
+    ``unknown`` and ``newest_run`` as a ``Session`` gives them. Nothing while somebody has the session open, or before
+    damage is dealt with.
+    """
+    if doc["verdict"] not in _GOES_ON or doc["writer"] is not None:
+        return []
+    claims = list(_claims(doc, words))
+    lineage = _lineage(doc, newest_run)
+    calls = [step for call in unknown[:_CALLS] for step in _call(doc, call, unknown, lineage, words)]
+    blocked = bool(claims) or any(call["run_id"] in lineage for call in unknown)
+    return [*claims, *calls, *([] if blocked else _resumed(doc, newest_run, words))]
+
+
+def _claims(doc: Doc, words: Words) -> Iterator[Step]:
+    for claim in doc["continuations"]:
+        if (step := _OF_CLAIM.get(claim["state"])) is not None:
+            yield step(claim, words)
+
+
+def _repaired(claim: Doc, words: Words) -> Step:
+    why = f"claim {claim['claim_id']}: its run was cut off; this repairs the session and goes on from there"
+    return {"command": words.resume, "why": why}
+
+
+def _settled(claim: Doc, words: Words) -> Step:
+    why = f"claim {claim['claim_id']}: whether its run asked the model is not known; look at what it may have done"
+    return {"command": f"maka session settle {words.session} --claim {quote(claim['claim_id'])}", "why": why}
+
+
+_OF_CLAIM: Final[dict[str, Callable[[Doc, Words], Step]]] = {
+    "repair_required": _repaired,
+    "started_indeterminate": _settled,
+}
+
+
+def _call(doc: Doc, call: Doc, unknown: Sequence[Doc], lineage: set[str], words: Words) -> Iterator[Step]:
+    where = next((f" of turn {turn['turn']}" for turn in doc["turns"] if turn["turn_id"] == call["turn_id"]), "")
+    what = f"{call['name']} ({call['call_id']}){where}: nobody knows what came of it"
+    if call["operation_id"] is None:
+        return  # no outcome is recorded for a call whose dispatch was lost
+    if call["recovery"] == "reconcile":
+        yield {"command": words.resume, "why": f"{what}; its tool looks by itself"}
+    if call["recovery"] in _AGAIN and call["run_id"] in lineage:
+        yield {"command": f"{words.resume} --rerun {call['recovery']}", "why": f"{what}; its tool may be called again"}
+    alone = sum(other["call_id"] == call["call_id"] for other in unknown) == 1
+    name = quote(call["call_id"] if alone else call["operation_id"])
+    yield {
+        "command": f"maka session settle {words.session} --call {name} --ok|--error TEXT",
+        "why": f"{what}; look whether it happened, and state it",
+    }
+
+
+def _lineage(doc: Doc, run_id: str | None) -> set[str]:
+    """A run, and those that lead to it through claims."""
+    sources = {claim["target"]["run_id"]: claim["source"]["run_id"] for claim in doc["continuations"]}
+    runs: set[str] = set()
+    while run_id is not None and run_id not in runs:
+        runs.add(run_id)
+        run_id = sources.get(run_id)
+    return runs
+
+
+def _resumed(doc: Doc, newest_run: str | None, words: Words) -> list[Step]:
+    run = next((run for run in doc["runs"] if run["run_id"] == newest_run), None)
+    if run is None or run["status"] not in _RESUMED or doc["settings"].get("archived") is True:
+        return []
+    turn = next((turn for turn in doc["turns"] if turn["turn_id"] == run["turn_id"]), None)
+    if turn is None or turn["status"] not in _ENDED:
+        return []
+    why = f"turn {turn['turn']} {_ENDED[turn['status']]}; this goes on from there"
+    return [{"command": words.resume, "why": why}]

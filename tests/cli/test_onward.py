@@ -1,0 +1,133 @@
+"""What can be done next with a session, as its read models tell it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maka.cli.onward import Words, steps, words_of
+from support.builder import Builder
+from support.orders import Orders
+
+RUN = {"run_id": "r1", "turn_id": "t1", "status": "failed"}
+TURN = {"turn_id": "t1", "turn": 1, "status": "interrupted"}
+DOC: dict[str, Any] = {
+    "verdict": "healthy", "writer": None, "settings": {}, "runs": [RUN], "turns": [TURN], "continuations": [],
+}  # fmt: skip
+CALL = {
+    "call_id": "c1", "name": "order", "turn_id": "t1", "run_id": "r1", "call_seq": 7, "operation_id": "o1",
+    "recovery": "never",
+}  # fmt: skip
+GOES_ON = "maka session resume s"
+SETTLE = "maka session settle s --call c1 --ok|--error TEXT"
+
+
+def told(doc: dict[str, Any], *unknown: dict[str, Any], newest: str | None = "r1") -> list[str]:
+    return [step["command"] for step in steps(doc, unknown, newest, Words("s"))]
+
+
+def claim(state: str, source: str = "r1", target: str = "r2") -> dict[str, Any]:
+    return {"claim_id": "k1", "state": state, "source": {"run_id": source}, "target": {"run_id": target}}
+
+
+def test_the_session_is_named_as_it_was_typed() -> None:
+    assert words_of("s", None) == "s"
+    assert words_of("a b/journal.jsonl", "my root") == "'a b/journal.jsonl' --root 'my root'"
+    [step] = steps(DOC, [], "r1", Words("s --root x", " --app a:b"))
+    assert step == {
+        "command": "maka session resume s --root x --app a:b",
+        "why": "turn 1 was cut off; this goes on from there",
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "run", "expected"),
+    [
+        ("interrupted", "failed", [GOES_ON]),
+        ("failed", "failed", [GOES_ON]),
+        ("aborted", "cancelled", [GOES_ON]),
+        ("blocked", "failed", [GOES_ON]),
+        ("step_limit", "failed", [GOES_ON]),
+        ("completed", "completed", []),
+        ("max_tokens", "completed", []),
+        ("paused", "handed_off", []),
+    ],
+)
+def test_the_newest_turn_goes_on_unless_it_is_done(status: str, run: str, expected: list[str]) -> None:
+    assert told({**DOC, "turns": [{**TURN, "status": status}], "runs": [{**RUN, "status": run}]}) == expected
+
+
+def test_nothing_goes_on_that_is_archived_older_in_use_or_damaged() -> None:
+    assert told({**DOC, "settings": {"archived": True}}) == []
+    assert told(DOC, newest="r9") == []
+    assert told(DOC, newest=None) == []
+    assert told({**DOC, "writer": {"pid": 1}}, CALL) == []
+    assert told({**DOC, "verdict": "damaged"}, CALL) == []
+    assert told({**DOC, "verdict": "interrupted"}) == [GOES_ON]
+
+
+def test_a_call_of_unknown_outcome_comes_before_its_run_goes_on() -> None:
+    assert told(DOC, CALL) == [SETTLE]
+    assert told(DOC, {**CALL, "run_id": "r0"}) == [SETTLE, GOES_ON], "another run's is not in the way"
+    older = {**DOC, "runs": [RUN, {**RUN, "run_id": "r2"}], "continuations": [claim("settled")]}
+    assert told(older, CALL, newest="r2") == [SETTLE], "that of a run that it goes back to is"
+    assert told(DOC, {**CALL, "operation_id": None}) == [], "no outcome can be stated where the dispatch was lost"
+
+
+def test_what_the_tool_declares_is_another_way() -> None:
+    assert told(DOC, {**CALL, "recovery": "reconcile"}) == [GOES_ON, SETTLE]
+    assert told(DOC, {**CALL, "recovery": "read_only"}) == [f"{GOES_ON} --rerun read_only", SETTLE]
+    assert told(DOC, {**CALL, "recovery": "idempotent", "run_id": "r0"}) == [SETTLE, GOES_ON]
+
+
+def test_calls_of_one_name_are_told_apart_by_their_operation() -> None:
+    assert told(DOC, CALL, {**CALL, "operation_id": "o 2"}) == [
+        "maka session settle s --call o1 --ok|--error TEXT",
+        "maka session settle s --call 'o 2' --ok|--error TEXT",
+    ]
+
+
+def test_a_claim_that_is_not_settled_comes_first() -> None:
+    assert told({**DOC, "continuations": [claim("started_indeterminate")]}) == ["maka session settle s --claim k1"]
+    assert told({**DOC, "continuations": [claim("repair_required")]}) == [GOES_ON]
+    assert told({**DOC, "continuations": [claim("reserved")]}) == [GOES_ON]
+
+
+def test_inspect_and_repair_say_what_comes_next(
+    maka_: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = Orders(tmp_path / "elsewhere", tmp_path / "root")
+    orders.kill_at("tool")
+    for words in (("inspect", "s"), ("repair", "s"), ("repair", "s"), ("inspect", "s")):
+        told = [row.strip() for row in maka_("journal", *words).out.splitlines()]
+        assert told[-2:] == [
+            "order (c1) of turn 1: nobody knows what came of it; look whether it happened, and state it",
+            f"→ `{SETTLE}`",
+        ]
+    monkeypatch.delenv("MAKA_HOME")
+    doc = maka_("journal", "inspect", "s", "--root", orders.root, "--json").json
+    assert list(doc)[-1] == "next"
+    [step] = doc["next"]
+    assert step["command"] == f"maka session settle s --root {orders.root} --call c1 --ok|--error TEXT"
+    assert maka_("session", "settle", "s", "--root", orders.root, "--call", "c1", "--ok").code == 0
+    [step] = maka_("journal", "inspect", orders.session, "--json").json["next"]
+    assert step["command"] == f"maka session resume {orders.session}"
+    assert "stated by a person" in maka_("journal", "show", orders.journal).out
+
+
+def test_of_a_fork_only_its_own_turns_go_on(maka_: Callable[..., Any], tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    parent = Builder("parent").start().step().says().end_step().end("failed")
+    parent.write(root)
+    fork = Builder("fork", parent={"session_id": "parent", "seq": parent.seq - 1, "sum": parent.prev})
+    fork.turn = 1
+    fork.write(root)
+    assert [step["command"] for step in maka_("journal", "inspect", "parent", "--json").json["next"]] == [
+        "maka session resume parent"
+    ]
+    assert maka_("journal", "inspect", "fork", "--json").json["next"] == []
+    fork.start().step().says().end_step().end("failed").write(root)
+    assert [step["command"] for step in maka_("journal", "inspect", "fork", "--json").json["next"]] == [
+        "maka session resume fork"
+    ]
