@@ -6,13 +6,18 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
 import attrs
+import orjson
 
-from ...journal.events import JsonObject
+from ...journal.codec import serialize
+from ...journal.errors import InvalidEvent
+from ...journal.events import Draft, JsonObject
 
 T = TypeVar("T")
 
 #: Seconds that an inspector has; where it takes longer nothing is observed.
 SECONDS: Final = 30.0
+#: Bytes of an identity or a checkpoint as JSON. Each run's header holds its identity, and has to fit into a line.
+MAX_BYTES: Final = 64 * 1024
 
 
 class SafetyInspector(Protocol):
@@ -36,7 +41,8 @@ class Unobserved(Exception):
 
 @attrs.frozen(kw_only=True)
 class SafetyObservation:
-    """``workspace_identity``: any JSON value that is equal as long as the workspace is the same one; None: unknown.
+    """``workspace_identity``: any JSON value, of 64 KiB at most, that is equal as long as the workspace is the same;
+    None: unknown.
 
     ``background_operations_settled``: does nothing of earlier runs go on any more? ``available_tool_names``: sorted.
     ``checkpoint``: ``{"ref", "high_water", "restored"}`` where the workspace is put back to a saved state before a run
@@ -65,6 +71,11 @@ async def observe(inspector: SafetyInspector, session_id: str) -> SafetyObservat
             seen = await _in_time(seen)
     except Unobserved:
         raise
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise Unobserved("it was cancelled, by itself or by what it waited for") from error
     except Exception as error:
         from ..errors import describe
 
@@ -87,7 +98,9 @@ _NEEDED: Final = _FIELDS[:3]
 
 
 def observation_of(seen: object) -> SafetyObservation:
-    """Takes what an inspector gave as an observation. Raises Unobserved for what is none."""
+    """Takes what an inspector gave as an observation, its values as a journal would give them back. Raises Unobserved
+    for what is none.
+    """
     if isinstance(seen, SafetyObservation):
         seen = attrs.asdict(seen, recurse=False)
     if not isinstance(seen, Mapping):
@@ -103,7 +116,30 @@ def observation_of(seen: object) -> SafetyObservation:
         if not isinstance(seen.get(key), kind | None):
             raise Unobserved(f"`{key}` must be a {kind.__name__}, not a {type(seen[key]).__name__}")
     given = {key: seen[key] for key in _FIELDS if key in seen}
+    for key in ("workspace_identity", "checkpoint"):
+        given[key] = _kept(key, seen.get(key))
     return SafetyObservation(**{**given, "available_tool_names": tuple(sorted(set(names)))})
+
+
+def _kept(name: str, value: Any) -> Any:
+    """The value as it would be read from the run header that holds it. Raises Unobserved where none could."""
+    held = Draft(_HELD, {"run": {name: value}})
+    try:
+        same, data = serialize(held)
+    except InvalidEvent as error:
+        raise Unobserved(f"its observation cannot be kept: {str(error).removeprefix(_AT)}") from error
+    if same is not held:
+        raise Unobserved(f"`{name}` holds text with half of a surrogate pair, which is no text")
+    if len(data) > MAX_BYTES:
+        raise Unobserved(
+            f"`{name}` is {len(data)} bytes long as JSON, and has at most {MAX_BYTES}; give a digest of it"
+        )
+    return orjson.loads(data)["run"][name]
+
+
+#: Where a run's header stands in an event, and how the journal's words for it begin.
+_HELD: Final = "run/created"
+_AT: Final = f"{_HELD}: data.run."
 
 
 def workspace_identity(cwd: str) -> JsonObject | None:
