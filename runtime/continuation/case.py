@@ -14,7 +14,6 @@ from ...journal.history import Replay
 from ...journal.state import State
 from ...journal.views.continuations import Handoff
 from ...journal.views.problem import text_of
-from ..conversation import Conversation
 from .lineage import Lineage, Source
 from .safety import SafetyObservation
 from .shapes import Facts
@@ -51,8 +50,15 @@ class Case:
         return quote(self.facts.session_id)
 
     @cached_property
+    def segments(self) -> list[JsonObject]:
+        """The boundary, oldest first, the source's own last. The source has a terminal fact."""
+        return self.state.segments(self.source.run_id)
+
+    @cached_property
     def replayed(self) -> tuple[Replay, str]:
-        return replay_of(self.facts.conversation, self.source.run_id)
+        """What the run's continuation is given, and its digest."""
+        replay = self.facts.conversation.replay(self.source.run_id)
+        return replay, hashlib.sha256(orjson.dumps(replay.messages, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     @property
     def replay(self) -> Replay:
@@ -72,12 +78,6 @@ class Case:
             for key, call in self.state.turns.unknown.items()
             if call.run_id in self.lineage and (call.recovery in self.rerun) == again
         ]
-
-
-def replay_of(conversation: Conversation, run_id: str) -> tuple[Replay, str]:
-    """What the run's continuation is given, and its digest."""
-    replay = conversation.replay(run_id)
-    return replay, hashlib.sha256(orjson.dumps(replay.messages, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def handoff_of(state: State, source: Source) -> Handoff | None:
@@ -107,3 +107,9 @@ def turn_taken(state: State, turn_id: str) -> bool:
 def run_taken(state: State, run_id: str) -> bool:
     """Is a run of this id there, admitted, or claimed?"""
     return state.runs.known(run_id) or run_id in state.admissions.by_run or run_id in state.continuations.by_target
+
+
+def invocation_taken(case: Case, invocation_id: str) -> bool:
+    """Is an invocation of this id there, in the lineage or of a run that is not over?"""
+    lineage = (segment["invocation_id"] for segment in case.segments)
+    return invocation_id in lineage or any(run.invocation_id == invocation_id for run in case.state.runs.live.values())

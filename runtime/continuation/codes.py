@@ -82,7 +82,8 @@ REASONS: Final[dict[str, Code]] = {
         "The run, or a turn that stands open in the session, has no end on record.", _REPAIR
     ),
     "source_prefix_unverified": Code(
-        "Lines before the run's end cannot be proven to be as they were written.",
+        "Lines before the run's end cannot be proven to be as they were written, or lines behind it were lost and may "
+        "have claimed it.",
         _DAMAGED,
     ),
     "dangling_tool_state": Code(
@@ -119,7 +120,8 @@ REASONS: Final[dict[str, Code]] = {
     ),
 }
 
-#: How a plan goes stale, in the order of the checks.
+#: How a plan goes stale, in the order of the checks. What none of them covers and a new plan would park for is told by
+#: its reason, before ``session_advanced``.
 STALE: Final[dict[str, Code]] = {
     "continuation_claim_conflict": Code(
         "Somebody else has claimed the run since the plan was made.",
@@ -153,6 +155,10 @@ STALE: Final[dict[str, Code]] = {
         "The saved state of the workspace is not the one that was planned for.", "Restore it, or plan again."
     ),
     "safety_observation_unavailable": _UNOBSERVED,
+    "session_advanced": Code(
+        "Another run of the session has begun since the plan was made.",
+        "Plan again: the new plan says what is left out.",
+    ),
     "dangling_tool_state": Code(
         "A call was executed again, and what it came to is unknown even so.",
         "Look whether its effect happened and state it with `maka session settle --call`, then plan again.",

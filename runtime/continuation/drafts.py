@@ -96,15 +96,16 @@ def settle(state: State, claim_id: str) -> list[Draft]:
 
 def unfinished(state: State) -> str | None:
     """The claim that has to be settled before a turn can begin: an open turn rests at its start."""
-    return next((run.claim_id for turn, run in _indeterminate(state) if state.turns.left_alone(turn)), None)
+    return next((run.claim_id for _, run in _indeterminate(state)), None)
 
 
 def _indeterminate(state: State) -> list[tuple[OpenTurn, Run]]:
-    """Open turns that rest at a continuation/start, and the run that it started."""
+    """Open turns that rest at a continuation/start, and the run that it started; not those that a repair would end."""
     return [
         (turn, run)
         for turn in state.turns.open.values()
         if turn.rest == "indeterminate"
+        and state.turns.left_alone(turn)
         and (run := state.runs.live.get(turn.newest_run)) is not None
         and run.claim_id is not None
     ]

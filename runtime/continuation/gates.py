@@ -108,7 +108,8 @@ def _own(case: Case, claim: Claim) -> bool:
     assert case.handoff is not None, "a handoff without one is no handoff"
     replay, digest = case.replayed
     wanted = (case.handoff.data["claim_id"], case.handoff.data["successor_run_id"], digest, replay.through_seq)
-    held = (claim.claim_id, claim.target_run_id, claim.data["replay_digest"], claim.data["replay_through_seq"])
+    data = claim.data
+    held = (claim.claim_id, claim.target_run_id, data.get("replay_digest"), data.get("replay_through_seq"))
     return wanted == held
 
 
@@ -138,9 +139,10 @@ def _unended(case: Case) -> Iterator[_Finding]:
         if turn.turn_id == source.turn_id and (source.high_water is None or case.purpose == "handoff"):
             continue
         stands = f"Turn {shown(turn.turn_id)} of the session stands open"
-        if turn.rest == "indeterminate":
+        rest = turn.rest if turns.left_alone(turn) else None
+        if rest == "indeterminate":
             yield f"{stands} behind the start of a continuation", "Send a new message, which settles it, or settle it."
-        elif turn.rest == "paused":
+        elif rest == "paused":
             yield f"{stands} and waits for its successor", "Let that go on, or give the handoff up, before this."
         else:
             yield (stands,)
@@ -150,9 +152,12 @@ def _unended(case: Case) -> Iterator[_Finding]:
 
 
 def _unverified(case: Case) -> Iterator[_Finding]:
-    first, last = case.state.unverified_seq, case.source.high_water
-    if first is not None and last is not None and first <= last:
-        yield (f"From event {first} on it is not proven that nothing is changed or lost, and the run ends with {last}",)
+    first, newest, end = case.state.unverified_seq, case.state.lost_seq, case.source.high_water
+    if first is not None and end is not None and first <= end:
+        yield (f"From event {first} on it is not proven that nothing is changed or lost, and the run ends with {end}",)
+    elif newest is not None and end is not None and newest > end:
+        lost = f"Events were lost, or are not proven, up to event {newest}, and run {shown(case.source.run_id)} ends"
+        yield (f"{lost} with {end}: somebody may have gone on from it there",)
 
 
 def _dangling(case: Case) -> Iterator[_Finding]:
@@ -249,6 +254,8 @@ def _boundary(case: Case) -> Iterator[_Finding]:
     replay = case.replay
     if replay.through_seq is None:
         yield (f"Run {shown(case.source.run_id)} holds no user message and no result of a tool",)
+    elif case.source.high_water is not None and replay.through_seq > case.source.high_water:
+        yield (f"Run {shown(case.source.run_id)} has a message or a result behind its end, event {replay.through_seq}",)
     elif not replay.messages or replay.messages[-1]["role"] == "assistant":
         yield (f"The last message or result that run {shown(case.source.run_id)} was given is empty",)
 

@@ -6,7 +6,8 @@ import attrs
 
 from ...journal.events import Purpose
 from ...journal.views.problem import mapping, whole
-from .case import Case, configuration_of, handoff_of, run_taken, turn_taken
+from ..ids import check_id
+from .case import Case, configuration_of, handoff_of, invocation_taken, run_taken, turn_taken
 from .codes import REASONS, said, shown
 from .gates import RERUN, nothing_interrupted, obstacles, refusal, remarks, unreadable
 from .lineage import candidate, claim_on, source_of
@@ -15,6 +16,31 @@ from .shapes import Continuation as Continuation  # whoever plans finds the shap
 from .shapes import ContinuationPlan as ContinuationPlan
 from .shapes import Diagnostic as Diagnostic
 from .shapes import Facts as Facts
+
+
+def at_once(
+    session_id: str,
+    *,
+    source_run_id: str | None,
+    purpose: Purpose = "resume",
+    turn_id: str | None = None,
+    rerun: Sequence[str] = (),
+    enabled: bool = True,
+) -> ContinuationPlan | None:
+    """The plan of an app that continues no runs, for which neither session nor workspace are looked at; None: it does.
+
+    Raises InvalidEvent for a ``turn_id`` that no turn can have, and ValueError for a recovery in ``rerun`` whose calls
+    are never run again.
+    """
+    if wrong := [name for name in rerun if name not in RERUN]:
+        raise ValueError(f"calls of recovery {wrong[0]!r} are never run again; only {' and '.join(RERUN)} are")
+    if turn_id is not None:
+        check_id("turn_id", turn_id)
+    if enabled or purpose != "resume":
+        return None
+    return _parked(
+        session_id, source_run_id, [said("resume_feature_disabled", f"Session {session_id} is not continued")]
+    )
 
 
 def plan(
@@ -34,23 +60,18 @@ def plan(
     ``source_run_id`` None: the latest interrupted run. ``rerun``: recoveries, of ``read_only`` and ``idempotent``,
     whose unknown calls are executed again. ``new_id`` is asked for the invocation, the run, the turn (if ``turn_id``
     is None) and the claim, in this order, and not for a plan that parks by what is checked before. ``backends`` are
-    those that there are, where that is known. Raises ValueError for any other recovery.
+    those that there are, where that is known. Raises what ``at_once`` raises.
     """
-    if wrong := [name for name in rerun if name not in RERUN]:
-        raise ValueError(f"calls of recovery {wrong[0]!r} are never run again; only {' and '.join(RERUN)} are")
     run_id = source_run_id
 
     def parked(*found: Diagnostic) -> ContinuationPlan:
-        return ContinuationPlan(
-            session_id=facts.session_id,
-            source_run_id=run_id,
-            disposition="park",
-            rejection_reasons=tuple(dict.fromkeys(each.code for each in found if each.code in REASONS)),
-            diagnostics=found,
-        )
+        return _parked(facts.session_id, run_id, found)
 
-    if not enabled and purpose == "resume":
-        return parked(said("resume_feature_disabled", f"Session {facts.session_id} is not continued"))
+    refused = at_once(
+        facts.session_id, source_run_id=run_id, purpose=purpose, turn_id=turn_id, rerun=rerun, enabled=enabled
+    )
+    if refused is not None:
+        return refused
     if isinstance(observation, Unobserved):
         return parked(said("safety_observation_unavailable", f"The workspace could not be observed: {observation}"))
     if run_id is None:
@@ -79,6 +100,16 @@ def plan(
     )
 
 
+def _parked(session_id: str, run_id: str | None, found: Sequence[Diagnostic]) -> ContinuationPlan:
+    return ContinuationPlan(
+        session_id=session_id,
+        source_run_id=run_id,
+        disposition="park",
+        rejection_reasons=tuple(dict.fromkeys(each.code for each in found if each.code in REASONS)),
+        diagnostics=tuple(found),
+    )
+
+
 @attrs.frozen
 class _Ids:
     invocation_id: str
@@ -102,6 +133,8 @@ def _taken(case: Case, ids: _Ids) -> Iterator[str]:
     state = case.state
     if claim_on(state, case.source) is not None:
         return  # the successor's own claim holds them
+    if invocation_taken(case, ids.invocation_id):
+        yield f"Invocation {shown(ids.invocation_id)} is there already"
     if run_taken(state, ids.run_id):
         yield f"Run {shown(ids.run_id)} is there already"
     if case.handoff is None and turn_taken(state, ids.turn_id):
@@ -115,7 +148,6 @@ def _taken(case: Case, ids: _Ids) -> Iterator[str]:
 def _continuation(case: Case, ids: _Ids) -> Continuation:
     source, state, conversation = case.source, case.state, case.facts.conversation
     replay, digest = case.replayed
-    segments = state.segments(source.run_id)
     assert source.sum is not None, "a run without an end was refused"
     assert replay.through_seq is not None, "a replay without an anchor was refused"
     again = sorted(state.turns.unknown[key].call_seq for key in case.unknown(again=True))
@@ -128,7 +160,7 @@ def _continuation(case: Case, ids: _Ids) -> Continuation:
         turn_id=ids.turn_id,
         claim_id=ids.claim_id,
         source=source.to_json(),
-        boundary={"segments": segments},
+        boundary={"segments": case.segments},
         boundary_digest=source.sum,
         replay=tuple(replay.messages),
         replay_digest=digest,
@@ -137,7 +169,8 @@ def _continuation(case: Case, ids: _Ids) -> Continuation:
         configuration=conversation.configuration() if case.handoff is None else configuration_of(source.header),
         root=mapping(source.header.get("root")) or {"kind": "user"},
         max_steps=whole(steps),
-        sandbox_boundary_denied=any(segment["run_id"] in state.interactions.denials for segment in segments),
+        sandbox_boundary_denied=any(segment["run_id"] in state.interactions.denials for segment in case.segments),
         composition=conversation.composition_of(source.run_id),
+        newest_run_id=state.runs.newest,
         rerun=tuple(again),
     )

@@ -44,7 +44,8 @@ class Continuation:
     nothing behind event ``replay_through_seq`` is in them. ``configuration``: the ``{backend, model, connection, cwd,
     permission_mode}`` that the run would have. ``sandbox_boundary_denied``: did a person refuse a sandbox boundary in
     a run of the boundary? ``composition``: the source's, or None. ``rerun``: the unknown calls that are executed again
-    before the model is asked, by the number of their tool/call.
+    before the model is asked, by the number of their tool/call. ``newest_run_id``: the session's run that was opened
+    last when this was planned.
     """
 
     session_id: str
@@ -65,6 +66,7 @@ class Continuation:
     max_steps: int | None
     sandbox_boundary_denied: bool
     composition: JsonObject | None
+    newest_run_id: str | None
     rerun: tuple[int, ...] = ()
 
     def to_json(self) -> JsonObject:

@@ -13,13 +13,15 @@ from hypothesis import given, settings
 
 from maka.journal import summary
 from maka.journal.codec import decode, encode
+from maka.journal.errors import InvalidEvent
+from maka.journal.shapes import MAX_ID
 from maka.journal.state import State
 from maka.journal.views.closed import Closed
 from maka.repair.closers import plan_closers
 from maka.runtime.continuation import drafts
 from maka.runtime.continuation.codes import REASONS, REMARKS, STALE
 from maka.runtime.continuation.lineage import candidate
-from maka.runtime.continuation.plan import ContinuationPlan, Facts, plan
+from maka.runtime.continuation.plan import ContinuationPlan, Facts, at_once, plan
 from maka.runtime.continuation.revalidation import revalidate
 from maka.runtime.continuation.safety import Unobserved
 from maka.runtime.conversation import Conversation
@@ -144,6 +146,12 @@ def gone_on() -> Session:
     return session
 
 
+def beside_a_created_run() -> Session:
+    session = interrupted()
+    session.add("run/created", {"run": session.run("rx", "tx")})
+    return session
+
+
 def stepped() -> Session:
     session = claimed("start")
     session.step()
@@ -175,6 +183,36 @@ def unverified() -> ContinuationPlan:
     return plan(Facts("s1", state, conversation), source_run_id="r2", observation=SEEN, new_id=ids().__next__)
 
 
+def lost_behind() -> ContinuationPlan:
+    """Whatever stood there, it may have been a claim on the run."""
+    session = interrupted()
+    note = session.add("session/note", {"kind": "x"})
+    session.add("session/note", {"kind": "y"})
+    state, conversation = State(), Conversation()
+    for event in events(session, lost=[note]):
+        state.apply(event)
+        conversation.observe(event)
+    planned = plan(Facts("s1", state, conversation), source_run_id="r1", observation=SEEN, new_id=ids().__next__)
+    assert "gone on from it" in told(planned)
+    return planned
+
+
+def unverified_end() -> ContinuationPlan:
+    """Nothing but the run's own end is unproven: what stood before it is lost."""
+    session = Session()
+    session.start("go")
+    note = session.add("session/note", {"kind": "x"})
+    session.end("interrupted")
+    state, conversation = State(), Conversation()
+    for event in events(session, lost=[note]):
+        state.apply(event)
+        conversation.observe(event)
+    run = state.runs.own("r1")
+    assert run is not None
+    assert state.unverified_seq == run.terminal_seq
+    return plan(Facts("s1", state, conversation), source_run_id="r1", observation=SEEN, new_id=ids().__next__)
+
+
 def unopened_user() -> Session:
     """A run without a message of a user; what a model said before it stands at the head."""
     session = Session()
@@ -193,6 +231,12 @@ def without_anchor() -> Session:
     run = session.run("r1", "t1")
     session.add("turn/start", {**session.ids, "invocation_id": "i-r1", "turn": 1, "run": run})
     session.end("interrupted")
+    return session
+
+
+def asked_behind_its_end() -> Session:
+    session = interrupted()
+    session.user("out of order")
     return session
 
 
@@ -247,7 +291,7 @@ CASES: dict[str, list[Callable[[], ContinuationPlan]]] = {
     ],
     "pending_permission": [lambda: waiting().plan()],
     "terminal_repair_failed": [lambda: open_turn().plan(), lambda: open_turn().plan("r1")],
-    "source_prefix_unverified": [unverified],
+    "source_prefix_unverified": [unverified, unverified_end, lost_behind],
     "dangling_tool_state": [lambda: called("unknown").plan()],
     "workspace_identity_mismatch": [
         lambda: interrupted().plan(observation=seen(workspace_identity="workspace-2")),
@@ -262,11 +306,14 @@ CASES: dict[str, list[Callable[[], ContinuationPlan]]] = {
     "tool_catalog_mismatch": [lambda: called().plan(observation=seen(available_tool_names=("other",)))],
     "continuation_identity_reused": [
         lambda: interrupted().plan(turn_id="t1"),
+        lambda: interrupted().plan(new_id=iter(["i-r1", "r", "t", "c"]).__next__),
+        lambda: gone_on().plan(new_id=iter(["i-r1", "r", "t", "c"]).__next__),
+        lambda: beside_a_created_run().plan("r1", new_id=iter(["i-rx", "r", "t", "c"]).__next__),
         lambda: interrupted().plan(new_id=iter(["i", "r1", "t", "c"]).__next__),
         lambda: interrupted().plan(new_id=iter(["i", "r", "t1", "c"]).__next__),
     ],
     "provider_resume_head_unsupported": [lambda: unopened_user().plan()],
-    "provider_resume_boundary_unsupported": [lambda: without_anchor().plan()],
+    "provider_resume_boundary_unsupported": [lambda: without_anchor().plan(), lambda: asked_behind_its_end().plan()],
     "session_archived": [lambda: archived().plan()],
     "backend_unknown": [lambda: interrupted().plan(backends=["another"])],
 }
@@ -336,6 +383,50 @@ def test_the_first_that_stands_alone_hides_the_others() -> None:
     assert reasons(session.plan("r9", observation=nothing)) == ["safety_observation_unavailable"]
     assert reasons(session.plan("r9", purpose="handoff")) == ["source_run_unreadable"]
     assert reasons(session.plan("r1", purpose="handoff")) == ["workspace_identity_missing"]
+
+
+def test_a_permission_that_another_turn_waited_for_is_no_matter() -> None:
+    session = waiting()
+    session.start("and another").end("interrupted")
+    assert session.continuation("r2").source["run_id"] == "r2"
+    assert reasons(session.plan("r1")) == ["pending_permission"]
+
+
+def test_a_permission_that_an_earlier_run_of_the_lineage_waited_for_is() -> None:
+    session = interrupted()
+    session.resume()
+    asked = {"interaction_id": "i1", **session.ids, "kind": "permission", "request": {}}
+    session.add("interaction/requested", asked)
+    session.end("failed")
+    assert reasons(session.plan()) == ["pending_permission"]
+
+
+NO_IDS: list[Any] = [7, b"t", "", "x" * (MAX_ID + 1), "t\ud800"]
+
+
+@pytest.mark.parametrize("turn_id", NO_IDS, ids=lambda each: f"{each!r:.9}")
+def test_an_id_that_no_turn_can_have_is_refused_at_once(turn_id: Any) -> None:
+    for asked in ({}, {"enabled": False}, {"purpose": "handoff"}, {"observation": Unobserved("gone")}):
+        with pytest.raises(InvalidEvent, match="turn_id ") as refused:
+            interrupted().plan(turn_id=turn_id, **asked)
+        assert refused.value.key == "turn_id"
+    with pytest.raises(InvalidEvent):
+        at_once("s1", source_run_id=None, turn_id=turn_id)
+
+
+def test_the_longest_id_is_one() -> None:
+    longest = "\u00e9" * MAX_ID
+    session = interrupted()
+    assert session.resume(turn_id=longest).turn_id == longest
+
+
+def test_where_nothing_is_continued_neither_session_nor_workspace_is_looked_at() -> None:
+    refused = at_once("s1", source_run_id="r1", enabled=False)
+    assert refused == interrupted().plan("r1", enabled=False)
+    assert at_once("s1", source_run_id="r1") is None
+    assert at_once("s1", source_run_id="r1", purpose="handoff", enabled=False) is None
+    with pytest.raises(ValueError, match="never run again"):
+        at_once("s1", source_run_id="r1", rerun=("never",), enabled=False)
 
 
 # ---------------------------------------------------------------- which run is meant
@@ -415,6 +506,7 @@ def test_a_plan_that_continues() -> None:
         "permission_mode": "ask",
     }
     assert (found.composition, found.sandbox_boundary_denied, found.rerun) == (None, False, ())
+    assert found.newest_run_id == "r1"
 
 
 def test_the_digest_is_that_of_compact_json_with_sorted_keys() -> None:
@@ -614,6 +706,7 @@ def test_a_turn_that_came_later_is_remarked_on_and_not_replayed() -> None:
     assert remarked(planned) == ["later_turn_left_out"]
     assert planned.continuation is not None
     assert [text(each) for each in planned.continuation.replay] == ["go on after the crash"]
+    assert planned.continuation.newest_run_id == "r2"
 
 
 def test_every_remark_has_its_test() -> None:
@@ -650,6 +743,9 @@ def test_so_is_one_that_is_paused_or_rests_at_a_start_or_is_only_claimed() -> No
     third.start("another").end("interrupted")
     third.resume("r2")
     assert "settles it" in told(third.plan("r1"))
+    stop = {"stop_id": "s", "turn_id": third.ids["turn_id"], "source": "user", "mode": "immediate"}
+    third.add("turn/stop_requested", stop)
+    assert "Repair the session first" in told(third.plan("r1"))  # which ends it
     for each in (session, other, third):
         assert reasons(each.plan("r1")) == ["terminal_repair_failed"]
 

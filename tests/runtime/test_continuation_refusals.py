@@ -117,6 +117,29 @@ async def the_inspector_hangs(stage: Stage) -> Parked:
             return Parked(await stage.planned(manager), ("0.05 s",))
 
 
+@parks("safety_observation_unavailable")
+async def the_inspector_gives_what_no_journal_keeps(stage: Stage) -> Parked:
+    """A workspace that is not observed keeps no turn from running."""
+    eyes = Eyes()
+    async with stage.life(inspected(cutting("Fine."), eyes)) as manager:
+        run_id = await stage.cut(manager)
+        eyes.sees = attrs.evolve(eyes.sees, workspace_identity=stage.work)
+        assert (await told(manager.send("s", "How are you?")))[-1].kind == "complete"
+        return Parked(await stage.planned(manager, source_run_id=run_id), ("workspace_identity", "Path"))
+
+
+@parks("safety_observation_unavailable")
+async def the_inspector_cancels_itself(stage: Stage) -> Parked:
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    eyes = Eyes()
+    async with stage.life(inspected(cutting(), eyes)) as manager:
+        await stage.cut(manager)
+        eyes.sees = cancelled
+        return Parked(await stage.planned(manager), ("cancelled",))
+
+
 @parks("source_run_unreadable")
 async def there_is_no_such_run(stage: Stage) -> Parked:
     async with stage.life(cutting()) as manager:
@@ -260,6 +283,24 @@ async def the_lineage_comes_back_to_itself(stage: Stage) -> Parked:
     stage.rewrite(other)
     async with stage.life() as manager:
         return Parked(await stage.planned(manager, source_run_id=target), (target,))
+
+
+@parks("continuation_already_exists")
+async def the_claim_on_it_was_lost_and_its_start_was_not(stage: Stage) -> Parked:
+    source, target = await gone_on(stage)
+    stage.damage(stage.types().index("continuation/claim"))
+    repair(stage.journal, salvage=True)
+    async with stage.life() as manager:
+        return Parked(await stage.planned(manager, source_run_id=source), (source, target))
+
+
+@parks("source_prefix_unverified")
+async def the_claim_on_it_was_lost_and_its_start_too(stage: Stage) -> Parked:
+    source, _ = await gone_on(stage)
+    stage.damage(*(place for place, type_ in enumerate(stage.types()) if type_.startswith("continuation/")))
+    repair(stage.journal, salvage=True)
+    async with stage.life() as manager:
+        return Parked(await stage.planned(manager, source_run_id=source), (source, "gone on from it"))
 
 
 # ---- the claim that is there already
@@ -692,6 +733,19 @@ async def restored(stage: Stage, older: Callable[[list[dict[str, Any]]], None]) 
     return continuation
 
 
+@stale("target_run_conflict")
+async def another_run_was_continued_and_rests_at_its_start(stage: Stage) -> AsyncIterator[Kept]:
+    points = Points(after_continuation_start_committed=stage.image)
+    async with stage.life(cutting(FAILS), continuation_failpoint=points) as manager:
+        first = await stage.cut(manager)
+        second = await stage.failing(manager, "And tables.")
+        continuation = await stage.continuation(manager, source_run_id=first)
+        stream = manager.resume_safe_boundary_continuation(await stage.continuation(manager, source_run_id=second))
+        await told(stream)
+    async with stage.life(playing("So.")) as manager:
+        yield Kept(manager, continuation, (stream.turn_id,))
+
+
 @stale("source_identity_changed")
 async def the_journal_is_that_of_before_the_run(stage: Stage) -> AsyncIterator[Kept]:
     def older(events: list[dict[str, Any]]) -> None:
@@ -816,6 +870,31 @@ async def the_inspector_raises_meanwhile(stage: Stage) -> AsyncIterator[Kept]:
         yield Kept(manager, continuation, ("the mount is gone",))
 
 
+@stale("session_advanced")
+async def the_session_has_gone_on_meanwhile(stage: Stage) -> AsyncIterator[Kept]:
+    async with stage.life(cutting("Fine.", "Done.")) as manager:
+        await stage.cut(manager)
+        continuation = await stage.continuation(manager)
+        stream = manager.send("s", "How are you?")
+        await told(stream)
+        yield Kept(manager, continuation, (stream.run_id,))
+
+
+@stale("source_prefix_unverified")
+async def a_line_before_the_runs_end_was_lost(stage: Stage) -> AsyncIterator[Kept]:
+    """No model was told of it, so the replay is what it was."""
+    app = looping([Ask("order")], [Fail("provider_quota")], tools=[Order()])
+    async with stage.life(app) as manager:
+        await manager.create(session_id="s", cwd=stage.work)
+        await stage.failing(manager, "Order chairs.")
+        continuation = await stage.continuation(manager)
+    stage.damage(stage.types().index("request/header"))
+    repair(stage.journal, salvage=True)
+    async with stage.life(looping("Fine.", tools=[Order()])) as manager:
+        assert (await stage.planned(manager)).rejection_reasons == ("source_prefix_unverified",)
+        yield Kept(manager, continuation)
+
+
 # ---------------------------------------------------------------- something has changed behind the claim
 
 
@@ -928,18 +1007,18 @@ async def a_call_that_was_run_again_is_unknown_even_so(stage: Stage) -> AsyncIte
 
 def test_every_code_has_its_case() -> None:
     assert {code for codes, _ in PARKS for code in codes} == set(REASONS)
-    assert {code for code, _ in STALES} | {code for code, _ in LATES} == set(STALE)
+    stale = {code for code, _ in STALES} | {code for code, _ in LATES}
+    assert stale == {*STALE, "source_prefix_unverified"}
 
 
 def test_what_changes_nothing_for_the_run_makes_no_plan_stale(tmp_path: Path) -> None:
     async def main() -> None:
         stage = Stage(tmp_path)
-        async with stage.life(cutting("Fine.", "Done.")) as manager:
+        async with stage.life(cutting("Done.")) as manager:
             await stage.cut(manager)
             continuation = await stage.continuation(manager)
             await manager.rename("s", "Chairs")
             await manager.set_labels("s", ["urgent"])
-            await told(manager.send("s", "How are you?"))
             stream = manager.resume_safe_boundary_continuation(continuation)
             assert (await told(stream))[-1].kind == "complete"
             assert stream.reason == {"kind": "completed"}

@@ -1,13 +1,15 @@
 """A plan that is out of date: each code of what has changed, in their order, and nothing where nothing has."""
 
+import re
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 import pytest
 
 from maka.journal.state import State
 from maka.runtime.continuation import drafts
-from maka.runtime.continuation.codes import STALE
+from maka.runtime.continuation.codes import REASONS, STALE
 from maka.runtime.continuation.plan import Continuation, Facts
 from maka.runtime.continuation.revalidation import recheck_safety, revalidate
 from maka.runtime.continuation.safety import SafetyObservation, Unobserved
@@ -49,14 +51,6 @@ def never_ended() -> Facts:
     session = Session()
     session.start("go")
     return session.facts
-
-
-def lost() -> Facts:
-    session, state, conversation = interrupted(), State(), Conversation()
-    for event in events(session, lost=[1]):
-        state.apply(event)
-        conversation.observe(event)
-    return Facts("s1", state, conversation)
 
 
 def claimed_by_another() -> Facts:
@@ -107,10 +101,35 @@ def claimed_turn() -> Facts:
     return session.facts
 
 
-def updated(key: str) -> Facts:
+def resting_turn(stop: bool = False) -> Facts:
+    """A message settles it, or a person; nobody else does."""
     session = interrupted()
-    session.add("session/updated", {"patch": {key: "another"}})
+    session.start("another").end("interrupted")
+    session.resume("r2", new_id=iter("abcd").__next__)
+    if stop:
+        session.add("turn/stop_requested", {"stop_id": "s", "turn_id": "c", "source": "user", "mode": "immediate"})
     return session.facts
+
+
+def updated(key: str, value: Any = "another") -> Facts:
+    session = interrupted()
+    session.add("session/updated", {"patch": {key: value}})
+    return session.facts
+
+
+def another_turn(kind: str) -> Facts:
+    session = interrupted()
+    session.start("another").end(kind)
+    return session.facts
+
+
+def without(session: Session, *lost: int) -> Facts:
+    """What a salvage leaves of it where these lines are damaged."""
+    state, conversation = State(), Conversation()
+    for event in events(session, lost=lost):
+        state.apply(event)
+        conversation.observe(event)
+    return Facts("s1", state, conversation)
 
 
 #: Each code with facts that a plan for ``interrupted()`` does not fit any more.
@@ -123,14 +142,18 @@ FACTS: list[tuple[str, Callable[[], Facts]]] = [
     ("target_run_conflict", lambda: admitted(run_id="id-2")),
     ("target_run_conflict", open_turn),
     ("target_run_conflict", claimed_turn),
+    ("target_run_conflict", resting_turn),
+    ("target_run_conflict", lambda: resting_turn(stop=True)),
     ("source_identity_changed", lambda: Session().facts),
-    ("source_identity_changed", lost),
+    ("source_identity_changed", lambda: without(interrupted(), 1)),
     ("source_terminal_changed", lambda: other_end("failed")),
     ("source_high_water_changed", lambda: other_end("interrupted", more=True)),
     ("source_configuration_changed", lambda: updated("model")),
     ("source_configuration_changed", lambda: updated("permission_mode")),
     ("source_configuration_changed", lambda: updated("connection")),
     ("source_configuration_changed", lambda: updated("cwd")),
+    ("session_advanced", lambda: another_turn("completed")),
+    ("session_advanced", lambda: another_turn("interrupted")),
 ]
 SAFETY: list[tuple[str, SafetyObservation | Unobserved]] = [
     ("workspace_identity_changed", seen(workspace_identity="another")),
@@ -233,7 +256,6 @@ def test_nothing_has_changed() -> None:
     session = interrupted()
     continuation = session.continuation()
     session.add("session/updated", {"patch": {"name": "renamed"}})
-    session.plain_turn()
     revalidate(continuation, session.facts, seen(cwd="/elsewhere"))
     recheck_safety(continuation, SEEN)
 
@@ -247,6 +269,7 @@ def test_the_first_that_fits_is_told() -> None:
     moved = attrs.evolve(planned, source={**planned.source, "turn_id": "x", "high_water": 9}, replay_digest="")
     later = attrs.evolve(moved, source={**planned.source, "high_water": 9})
     other = attrs.evolve(moved, source=planned.source)
+    session.add("session/updated", {"patch": {"archived": True}})
     wrong = seen(workspace_identity="x", background_operations_settled=False, available_tool_names=())
     found = [refused(moved, session.facts, wrong).code]
     session.end("interrupted")
@@ -257,10 +280,125 @@ def test_the_first_that_fits_is_told() -> None:
         seen(background_operations_settled=False, available_tool_names=(), checkpoint=CHECKPOINT),
         seen(available_tool_names=(), checkpoint=CHECKPOINT),
         seen(checkpoint=CHECKPOINT),
+        SEEN,
     ):
         found.append(refused(planned, session.facts, mended).code)
+    session.add("session/updated", {"patch": {"archived": False}})
+    found.append(refused(planned, session.facts).code)
+    assert found.pop(-2) == "session_archived"
     assert found == sorted(found, key=list(STALE).index)
-    assert len(set(found)) == len(found) == 9
+    assert len(set(found)) == len(found) == 10
+
+
+# ---------------------------------------------------------------- what a new plan would park for
+
+
+def salvaged() -> tuple[Continuation, Facts]:
+    """A line of the run is gone that no model was told of."""
+    session = Session()
+    session.start("go").step()
+    header = session.seq - 1
+    assert session.events[header].type == "request/header"
+    session.says("half").end_step().end("interrupted")
+    return session.continuation(), without(session, header)
+
+
+def salvaged_behind() -> tuple[Continuation, Facts]:
+    """What is gone may have been a claim."""
+    session = interrupted()
+    note = session.add("session/note", {"kind": "x"})
+    session.add("session/note", {"kind": "y"})
+    return session.continuation(), without(session, note)
+
+
+def unanswered() -> tuple[Continuation, Facts]:
+    """The answer to a permission is gone."""
+    session = Session()
+    session.start("may I?")
+    session.add("interaction/requested", {"interaction_id": "i1", **session.ids, "kind": "permission", "request": {}})
+    outcome = {"kind": "permission_decision", "decision": "allow"}
+    answer = session.add("interaction/resolved", {"interaction_id": "i1", "outcome": outcome})
+    session.end("interrupted")
+    return session.continuation(), without(session, answer)
+
+
+def of_a_lost_claim() -> tuple[Continuation, Facts]:
+    """What the run is given would be the same if it went back to none."""
+    session = interrupted()
+    claim = session.seq
+    session.resume()
+    session.step().says("", ["c1"])
+    session.tool("c1")
+    session.end_step().end("failed")
+    return session.continuation(), without(session, claim)
+
+
+def handed_over() -> Session:
+    session = Session()
+    session.start("long").step().says("half").end_step()
+    session.pause()
+    return session
+
+
+def given_up() -> tuple[Continuation, Facts]:
+    session = handed_over()
+    continuation = session.continuation("r1", purpose="handoff")
+    session.add("turn/end", {"turn_id": "t1", "run_id": "r1", "reason": {"kind": "interrupted"}})
+    return continuation, session.facts
+
+
+def beside_an_open_turn() -> tuple[Continuation, Facts]:
+    session = handed_over()
+    continuation = session.continuation("r1", purpose="handoff")
+    session.start("another")
+    return continuation, session.facts
+
+
+def put_away() -> tuple[Continuation, Facts]:
+    return interrupted().continuation(), updated("archived", True)
+
+
+def of_an_invocation_that_is_there() -> tuple[Continuation, Facts]:
+    session = interrupted()
+    continuation = session.continuation()
+    session.add("run/created", {"run": session.run("rx", "tx", invocation_id=continuation.invocation_id)})
+    return continuation, session.facts
+
+
+@pytest.mark.parametrize(
+    ("code", "case"),
+    [
+        ("runtime_identity_mismatch", given_up),
+        ("runtime_lineage_claim_mismatch", of_a_lost_claim),
+        ("pending_permission", unanswered),
+        ("terminal_repair_failed", beside_an_open_turn),
+        ("source_prefix_unverified", salvaged),
+        ("source_prefix_unverified", salvaged_behind),
+        ("continuation_identity_reused", of_an_invocation_that_is_there),
+        ("session_archived", put_away),
+    ],
+    ids=lambda each: str(each)[:40],
+)
+def test_whatever_a_new_plan_would_park_for_makes_the_old_one_stale(
+    code: str, case: Callable[[], tuple[Continuation, Facts]]
+) -> None:
+    assert code in REASONS
+    assert code not in STALE
+    error = refused(*case())
+    assert error.code == code
+    assert re.fullmatch(
+        r"the plan to continue run \S+ of session s1 does not hold any more: [a-z].*\. .*\.", str(error)
+    )
+
+
+def test_a_call_of_the_same_recovery_that_was_not_planned_for_is_not_run_again() -> None:
+    session = Session()
+    session.start("go").step().says("", ["c1"])
+    session.tool("c1", "unknown", "read_only")
+    session.end_step().end("interrupted")
+    planned = session.continuation(rerun=("read_only",))
+    revalidate(planned, session.facts, SEEN)
+    assert refused(attrs.evolve(planned, rerun=()), session.facts).code == "dangling_tool_state"
 
 
 def test_every_code_has_its_case() -> None:
