@@ -19,7 +19,7 @@ from .views.blobs import Blobs
 from .views.continuations import Continuations
 from .views.interactions import Interactions
 from .views.plans import Plans
-from .views.problem import Problem, mapping, sequence, text_of
+from .views.problem import Problem, mapping, sequence, text_of, whole
 from .views.queue import Queue
 from .views.runs import Runs
 from .views.session import Session
@@ -78,7 +78,7 @@ class State:
     ``problems``: relations that no correct writer produces. ``last_ts`` is the newest event's. ``skews`` counts the
     times at which the clock stepped back, ``skew_seq`` is the first. ``extensions``: how many events of extensions
     there are, by type, at most twenty types by name. ``unverified_seq``: the first line of this file that is not
-    verified, or at which something was lost.
+    verified, or at which something was lost. ``lost_seq``: the newest number that is either.
     """
 
     session: Session = attrs.field(factory=Session)
@@ -97,6 +97,7 @@ class State:
     skew_seq: int = -1
     extensions: dict[str, int] = attrs.field(factory=dict)
     unverified_seq: int | None = None
+    lost_seq: int | None = None
     _handlers: dict[str, Callable[[Event], Problem | None]] = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -144,7 +145,7 @@ class State:
         self.apply(event)
         self.problems = problems
         self.skews, self.skew_seq = 0, -1
-        self.unverified_seq = None
+        self.unverified_seq = self.lost_seq = None
         self.extensions.clear()
         self.blobs.refs.clear()
 
@@ -279,10 +280,11 @@ class State:
         self.turns.lose()
         self.runs.lost = True
 
-    def _lose_at(self, seq: int) -> None:
+    def _lose_at(self, seq: int, newest: int | None = None) -> None:
         self.lose()
         if self.unverified_seq is None:
             self.unverified_seq = seq
+        self.lost_seq = max(self.lost_seq or 0, seq if newest is None else newest)
 
     def _extension(self, type_: str) -> None:
         if type_ not in self.extensions and len(self.extensions) >= _NAMES:
@@ -315,8 +317,11 @@ def _header(state: State, event: Event) -> Problem | None:
 
 
 def _gap(state: State, event: Event) -> Problem | None:
-    if event.data["missing"] or event.data["unverified"]:
-        state._lose_at(event.seq)
+    missing, unverified = event.data["missing"], event.data["unverified"]
+    if missing or unverified:
+        told = [number for ends in missing for number in sequence(ends)] + unverified
+        numbers = [number for number in told if whole(number) is not None and number < event.seq]
+        state._lose_at(event.seq, max(numbers, default=event.seq))
     state.lose()
     return None
 
@@ -360,12 +365,45 @@ def _claim(state: State, event: Event) -> Problem | None:
         fault = continuations.judge_lineage(state.continuations, state.runs, claim, segments)
         if fault is not None:
             claim.blame(*fault)
+    _void_claim(state, claim.target_run_id)
     return None
+
+
+def _created(state: State, event: Event) -> Problem | None:
+    _void_claim(state, text_of(event.data["run"].get("run_id")) or "")
+    return None
+
+
+def _admitted(state: State, event: Event) -> Problem | None:
+    for run_id in (event.data["run_id"], *state.turns.claimed_for(event.data["turn_id"])):
+        _void_claim(state, run_id)
+    return None
+
+
+def _void_claim(state: State, run_id: str) -> None:
+    """A claim whose ids are missing or taken by something else keeps nobody waiting."""
+    claimed = state.turns.claimed.get(run_id)
+    if claimed is not None and not _startable(state, run_id, claimed[1]):
+        state.turns.void(run_id)
+
+
+def _startable(state: State, run_id: str, turn_id: Any) -> bool:
+    """Is nothing but the claim, and the run that was created for it, known of the two?"""
+    if text_of(turn_id) is None or state.turns.known(turn_id) or run_id in state.runs.closed:
+        return False
+    run = state.runs.live.get(run_id)
+    free = run is None or (run.opened_seq is None and run.turn_id == turn_id)
+    ids = {"run_id": run_id, "turn_id": turn_id}
+    return free and admissions.judge_created(state.admissions, {"run": ids}) is None
 
 
 #: Runs before the views' handlers; behind them; in their place.
 _FIRST: Final[dict[str, Callable[[State, Event], Problem | None]]] = {"turn/end": _unanswered, "journal/gap": _gap}
-_LAST: Final[dict[str, Callable[[State, Event], Problem | None]]] = {"continuation/claim": _claim}
+_LAST: Final[dict[str, Callable[[State, Event], Problem | None]]] = {
+    "continuation/claim": _claim,
+    "run/created": _created,
+    "turn/admitted": _admitted,
+}
 _INSTEAD: Final[dict[str, Callable[[State, Event], Problem | None]]] = {
     "session/header": _header,
     "handoff/pause": _pause,
@@ -389,8 +427,12 @@ def _refuse_turn_start(state: State, data: JsonObject) -> str | None:
         return f"turn {state.turns.last} exists already"
     if run_id in state.continuations.by_target:
         return f"run {run_id} is reserved by claim {state.continuations.by_target[run_id]}"
-    claimed = next((entry for entry in state.turns.claimed.values() if entry[2] == "resume"), None)
-    return None if claimed is None else f"turn {claimed[1]} is claimed and has not started; repair the session first"
+    return _claimed_before(state)
+
+
+def _claimed_before(state: State) -> str | None:
+    awaited = state.turns.awaited()
+    return None if awaited is None else f"turn {awaited} is claimed and has not started; repair the session first"
 
 
 def _refuse_user_message(state: State, data: JsonObject) -> str | None:
@@ -457,6 +499,8 @@ def _refuse_admitted(state: State, data: JsonObject) -> str | None:
     turn_id, run_id = data["turn_id"], data["run_id"]
     if turn_id in state.turns.open or turn_id in state.turns.closed:
         return f"turn {turn_id} exists already"
+    if turn_id == state.turns.awaited():
+        return f"turn {turn_id} is claimed"
     if state.runs.known(run_id) or run_id in state.continuations.by_target:
         return f"run {run_id} exists already"
     return None
@@ -477,7 +521,7 @@ def _refuse_interaction(state: State, data: JsonObject) -> str | None:
 
 
 def _refuse_claim(state: State, data: JsonObject) -> str | None:
-    target, source = data["target_run"], data["source"]
+    target = data["target_run"]
     turn_id, run_id = target["turn_id"], target["run_id"]
     if state.runs.known(run_id) or run_id in state.admissions.by_run:
         return f"run {run_id} exists already"
@@ -491,24 +535,47 @@ def _refuse_claim(state: State, data: JsonObject) -> str | None:
         return f"turn {turn_id} exists already"
     elif data["turn"] != state.turns.last + 1:
         return f"turn {turn_id} has the number {data['turn']}, and {state.turns.last + 1} comes next"
-    return _refuse_boundary(state, text_source(source), data)
+    elif (sentence := _claimed_before(state)) is not None:
+        return sentence
+    return _refuse_boundary(state, data)
 
 
-def text_source(source: JsonObject) -> tuple[str, Any]:
-    """A claim's source: its run and its high water."""
-    run_id = source.get("run_id")
-    return run_id if isinstance(run_id, str) else "", source.get("high_water")
-
-
-def _refuse_boundary(state: State, source: tuple[str, Any], data: JsonObject) -> str | None:
-    """The boundary is the source's terminal fact, by number and sum."""
-    run_id, high_water = source
+def _refuse_boundary(state: State, data: JsonObject) -> str | None:
+    """The boundary is the source's terminal fact, by number and sum, behind the whole lineage."""
+    source = data["source"]
+    run_id = text_of(source.get("run_id")) or ""
     run = state.runs.own(run_id)
     if run is None or run.terminal_seq is None:
         return f"its source {run_id} has no terminal fact in this journal"
-    if (high_water, data["boundary_digest"]) != (run.terminal_seq, run.terminal_sum):
+    if (source.get("high_water"), data["boundary_digest"]) != (run.terminal_seq, run.terminal_sum):
         return f"its boundary is not the terminal fact of run {run_id}, event {run.terminal_seq}"
-    return None
+    if (fault := state.lineage_fault(run_id)) is not None:
+        return f"nothing goes on from run {run_id}: {fault[1]} ({fault[0]})"
+    lineage = state.segments(run_id)
+    if wrong := [key for key in ("run_id", "invocation_id", "turn_id") if source.get(key) != lineage[-1][key]]:
+        return f"its source names another {wrong[0]} than run {run_id} has"
+    listed = [mapping(segment) for segment in sequence(data["boundary"].get("segments"))]
+    if len(listed) != len(lineage) or any(
+        given.get(key) != value
+        for given, segment in zip(listed, lineage, strict=True)
+        for key, value in segment.items()
+    ):
+        return f"the segments of its boundary are not the lineage of run {run_id}"
+    if not 0 <= data["replay_through_seq"] <= run.terminal_seq:
+        return f"it replays up to event {data['replay_through_seq']}, and run {run_id} ends with {run.terminal_seq}"
+    return _refuse_target(data)
+
+
+def _refuse_target(data: JsonObject) -> str | None:
+    """What the run that is reserved says of its claim."""
+    target = data["target_run"]
+    if target["created_at"] != data["claimed_at"]:
+        return f"run {target['run_id']} is created at {target['created_at']}, and claimed at {data['claimed_at']}"
+    continuation = target.get("continuation")
+    if continuation is None:
+        return None
+    wrong = [key for key in ("claim_id", "boundary_digest", "source") if continuation.get(key) != data[key]]
+    return f"run {target['run_id']} names another {wrong[0]} than claim {data['claim_id']} does" if wrong else None
 
 
 def _refuse_pause(state: State, data: JsonObject) -> str | None:

@@ -16,7 +16,7 @@ from .state import State
 from .views.closed import Closed
 
 #: Of the shape below. A summary of another version is not read.
-VERSION: Final = 4
+VERSION: Final = 5
 #: Characters of labels that a row holds: it is read as a whole for every session of a listing.
 _LABELS: Final = 4096
 

@@ -14,8 +14,8 @@ from ..journal.events import Draft, JsonObject, RunHeader
 from ..journal.findings import Finding
 from ..journal.pairing import Call
 from ..journal.state import State
-from ..journal.views.admissions import WITHOUT_MESSAGE, Admission, judge_created
-from ..journal.views.continuations import Claim
+from ..journal.views.admissions import WITHOUT_MESSAGE, Admission
+from ..journal.views.continuations import Claim, is_void
 from ..journal.views.interactions import Interaction
 from ..journal.views.problem import mapping, sequence, text_of
 from ..journal.views.turn import OpenTurn, Stop, projected_state
@@ -94,14 +94,10 @@ class _Planner:
             return  # an older claim has reserved this run
         run = self.state.runs.live.get(run_id)
         turn = self.state.turns.open.get(turn_id)
-        if claim.start_seq is None:
-            if claim.purpose == "resume" and self.reserved(claim):
-                self.claim_found(claim, "its run was never started")
-                self.abandon(claim, self.stop_of(turn_id))
-        elif run is not None and run.terminal_seq is not None:
+        if run is not None and run.terminal_seq is not None:
             self.claim_found(claim, f"its run {run_id} has ended and was not settled")
             self.settle(run_id)
-        elif run is not None and turn is not None and turn.newest_run == run_id:
+        elif turn is not None and turn.newest_run == run_id:
             if turn.rest == "indeterminate":
                 if self.stop_of(turn_id) is None:
                     self.found(
@@ -115,21 +111,9 @@ class _Planner:
             elif claim.start_kind == "claim_repair":
                 self.claim_found(claim, f"the end of its run {run_id} is missing")
                 self.end_abandoned(claim, self.stop_of(turn_id))
-
-    def reserved(self, claim: Claim) -> bool:
-        """Is the target still only reserved? Claims whose ids are taken by something else are left as they are."""
-        turns, runs = self.state.turns, self.state.runs
-        run_id, turn_id = claim.target_run_id, claim.target_turn_id
-        run = runs.live.get(run_id)
-        return bool(
-            run_id
-            and turn_id
-            and judge_created(self.state.admissions, {"run": claim.target}) is None
-            and turn_id not in self.ended
-            and not turns.known(turn_id)
-            and run_id not in runs.closed
-            and (run is None or (run.opened_seq is None and run.turn_id == turn_id))
-        )
+        elif claim.purpose == "resume" and turn_id not in self.ended and not is_void(claim, self.state.turns):
+            self.claim_found(claim, "its run was never started")
+            self.abandon(claim, self.stop_of(turn_id))
 
     def claim_found(self, claim: Claim, what: str) -> None:
         self.found(

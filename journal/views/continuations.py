@@ -23,6 +23,7 @@ _ADVICE: Final[dict[ClaimState, str]] = {
     "with `maka session settle TARGET --claim {claim}`",
     "settled": "its run is over; nothing to do",
 }
+_VOID: Final = "its run has not started and never can, because its ids are missing or taken; nothing to do"
 
 
 @attrs.define(slots=True)
@@ -31,6 +32,7 @@ class Claim:
 
     ``data`` is its data, in the fold without the boundary: of that ``segment`` is the last segment, and the ones before
     it are those of ``earlier``, the claim that has reserved its source's run. So a long lineage is held once.
+    Where the claim was lost it is known by its start (``seq``), and ``data`` holds no more than that says.
     ``root_run_id`` is the first run of its lineage and ``depth`` how many claims lead from there to the target.
     ``fault``: code and sentence of why nothing goes on from its lineage.
     """
@@ -99,6 +101,12 @@ class Continuations:
     pausing: dict[str, str] = attrs.field(factory=dict)
     reserved: dict[str, str] = attrs.field(factory=dict)
 
+    def enter(self, claim: Claim) -> None:
+        """Hold what a claim reserves for it, as far as no other does."""
+        self.claims[claim.claim_id] = claim
+        self.by_boundary.setdefault(claim.data["boundary_digest"], claim.claim_id)
+        self.by_target.setdefault(claim.target_run_id, claim.claim_id)
+
     def ancestry(self, run_id: str) -> tuple[str, int]:
         """The first run of a run's lineage, and how many claims lead from there to it."""
         claim_id = self.by_target.get(run_id)
@@ -120,17 +128,25 @@ class Continuations:
 
 
 def claim_state(claim: Claim, runs: Runs, turns: Turns) -> ClaimState:
-    """How a claim stands, from its target's ledger."""
+    """How a claim stands, from its target's ledger: a run may be known by more than its start, which may be lost."""
     run_id = claim.target_run_id
-    run = runs.live.get(run_id)
-    if claim.start_seq is None:
-        return "reserved" if claim.purpose == "handoff" else "repair_required"
-    if run is None:
-        return "settled" if run_id in runs.closed else "repair_required"
-    if run.terminal_seq is not None:
+    if run_id in runs.closed:
+        return "settled"
+    run, turn = runs.live.get(run_id), turns.by_run(run_id)
+    if turn is not None:
+        rests = turn.rest == "indeterminate" and turns.left_alone(turn)
+        return "started_indeterminate" if rests else "repair_required"
+    if claim.start_seq is not None or (run is not None and run.terminal_seq is not None):
         return "repair_required"
-    turn = turns.open.get(run.turn_id)
-    return "started_indeterminate" if turn is not None and turn.rest == "indeterminate" else "repair_required"
+    if claim.purpose == "handoff":
+        return "reserved"
+    return "settled" if is_void(claim, turns) else "repair_required"
+
+
+def is_void(claim: Claim, turns: Turns) -> bool:
+    """Can its turn, of which nothing is known, not come any more?"""
+    entry = turns.claimed.get(claim.target_run_id)
+    return entry is None or entry[2] == "void"
 
 
 def handoff_state(handoff: Handoff, claims: dict[str, Claim]) -> HandoffState:
@@ -282,24 +298,38 @@ def _header(continuations: Continuations, event: Event) -> Problem | None:
 
 
 def _claim(continuations: Continuations, event: Event) -> Problem | None:
-    data = event.data
-    claim_id = data["claim_id"]
-    if claim_id not in continuations.claims:
-        source = text_of(data["source"].get("run_id")) or ""
-        root, depth = continuations.ancestry(source)
-        segments = sequence(data["boundary"].get("segments"))
-        claim = continuations.claims[claim_id] = Claim(
-            claim_id,
-            event.seq,
-            {key: value for key, value in data.items() if key != "boundary"},
-            root,
-            depth + 1,
-            mapping(segments[-1]) if segments else {},
-            continuations.by_target.get(source),
-        )
-        continuations.by_boundary.setdefault(data["boundary_digest"], claim_id)
-        continuations.by_target.setdefault(claim.target_run_id, claim_id)
+    if event.data["claim_id"] not in continuations.claims:
+        continuations.enter(claim_of(continuations, event.data, event.seq))
     return None
+
+
+def claim_of(continuations: Continuations, data: JsonObject, seq: int) -> Claim:
+    """A claim as it is folded: without the boundary, whose last segment it keeps."""
+    source = text_of(data["source"].get("run_id")) or ""
+    root, depth = continuations.ancestry(source)
+    segments = sequence(mapping(data.get("boundary")).get("segments"))
+    return Claim(
+        data["claim_id"],
+        seq,
+        {key: value for key, value in data.items() if key != "boundary"},
+        root,
+        depth + 1,
+        mapping(segments[-1]) if segments else {},
+        continuations.by_target.get(source),
+    )
+
+
+def _of_start(continuations: Continuations, event: Event) -> Claim:
+    """The claim of a start, where the claim itself was lost: it holds its boundary all the same."""
+    data = event.data
+    given = {key: data[key] for key in ("claim_id", "purpose", "boundary_digest", "replay_digest", "source")}
+    given["target_run"] = {key: data[key] for key in ("run_id", "turn_id")}
+    claim = claim_of(continuations, given, event.seq)
+    claim.blame(
+        "runtime_lineage_claim_mismatch",
+        f"run {data['run_id']} was started by claim {claim.claim_id}, which is not on record",
+    )
+    return claim
 
 
 def _created(continuations: Continuations, event: Event) -> Problem | None:
@@ -314,7 +344,10 @@ def _created(continuations: Continuations, event: Event) -> Problem | None:
 def _start(continuations: Continuations, event: Event) -> Problem | None:
     data = event.data
     claim = continuations.claims.get(data["claim_id"])
-    if claim is not None and claim.start_seq is None and claim.target_run_id == data["run_id"]:
+    if claim is None:
+        claim = _of_start(continuations, event)
+        continuations.enter(claim)
+    if claim.start_seq is None and claim.target_run_id == data["run_id"]:
         claim.start_seq, claim.start_kind = event.seq, data["start_kind"]
         if (unlike := _unlike(claim, data)) is not None:
             claim.blame("runtime_lineage_start_mismatch", f"run {claim.target_run_id} was started, and {unlike}")
@@ -371,10 +404,15 @@ def rows(continuations: Continuations, runs: Runs, turns: Turns) -> list[JsonObj
             "target": {"run_id": claim.target_run_id, "turn_id": claim.target_turn_id},
             "root_run_id": claim.root_run_id,
             "depth": claim.depth,
-            "advice": _ADVICE[state].format(claim=quote(claim.claim_id)),
+            "advice": _advice(claim, state, runs, turns),
         }
         out.append(row)
     return out
+
+
+def _advice(claim: Claim, state: ClaimState, runs: Runs, turns: Turns) -> str:
+    void = state == "settled" and claim.target_run_id not in runs.closed and is_void(claim, turns)
+    return _VOID if void else _ADVICE[state].format(claim=quote(claim.claim_id))
 
 
 def handoff_rows(continuations: Continuations) -> list[JsonObject]:

@@ -151,8 +151,8 @@ class Turns:
     ``last`` is the largest turn number so far. ``loose``: the next number is not judged (events were lost, or this is
     the first turn of a fork). ``lost``: events were lost since a turn was last opened, so a turn without opening is
     believed; what stands before a header has lost one. ``claimed``: run_id → ``[turn number, turn_id, purpose]`` of
-    claims without a start. ``unknown`` and ``outcomes`` (``[state, source, call_id, operation_id]``) by
-    ``<call_seq>@<turn_id>``.
+    claims of which no run is known yet; the purpose is ``void`` where none can come any more. ``unknown`` and
+    ``outcomes`` (``[state, source, call_id, operation_id]``) by ``<call_seq>@<turn_id>``.
     ``closed``: rows ``[turn_id, turn, kind, reason, run_ids, first_seq, last_seq, steps, calls]``.
     """
 
@@ -167,6 +167,7 @@ class Turns:
     unknown: dict[str, Unknown] = attrs.field(factory=dict, metadata={"of": Unknown})
     outcomes: dict[str, list[str]] = attrs.field(factory=dict)
     _by_run: dict[str, OpenTurn] = attrs.field(factory=dict, eq=False, repr=False)
+    _claimed_for: dict[str, list[str]] = attrs.field(factory=dict, eq=False, repr=False)
     # The open turns that are not broken: each is broken once, however much is lost.
     _sound: dict[str, OpenTurn] = attrs.field(factory=dict, eq=False, repr=False)
     # The message whose live text came last, and its pieces: most lines of a journal are live text.
@@ -205,6 +206,7 @@ class Turns:
             self._close(turn, turn.last_seq, {"kind": "interrupted"}, b'{"kind":"interrupted"}')
         self.stops.clear()
         self.claimed.clear()
+        self._claimed_for.clear()
         self.unknown.clear()
         self.closed.seal()
 
@@ -214,12 +216,36 @@ class Turns:
             self._sound[turn.turn_id] = turn
         for run_id in turn.run_ids:
             self._by_run[run_id] = turn
+            self.claimed.pop(run_id, None)
+        for run_id in self.claimed_for(turn.turn_id):
+            self.void(run_id)
+        self._claimed_for.pop(turn.turn_id, None)
         self.last = max(self.last, turn.turn)
         self.loose = self.lost = False
 
     def add_run(self, turn: OpenTurn, run_id: str) -> None:
         turn.run_ids[run_id] = None
         self._by_run[run_id] = turn
+        self.claimed.pop(run_id, None)
+
+    def awaited(self) -> str | None:
+        """The turn that a claim has reserved and that comes next: nothing of it is known yet."""
+        return next((entry[1] for entry in self.claimed.values() if entry[2] == "resume"), None)
+
+    def claim(self, run_id: str, turn: int, turn_id: Any, purpose: str) -> None:
+        """A claim has reserved the run, for this turn."""
+        if run_id not in self.claimed:
+            self.claimed[run_id] = [turn, turn_id, purpose]
+            self._index_claim(run_id)
+
+    def claimed_for(self, turn_id: str) -> list[str]:
+        """The runs that claims have reserved for a turn that is not known yet."""
+        return [run_id for run_id in self._claimed_for.get(turn_id, ()) if run_id in self.claimed]
+
+    def void(self, run_id: str) -> None:
+        """The turn that a claim has reserved for this run cannot come any more. A handoff's turn is there already."""
+        if self.claimed[run_id][2] == "resume":
+            self.claimed[run_id][2] = "void"
 
     def believe(self, data: JsonObject, seq: int) -> OpenTurn | None:
         """The open turn of an event, opened now if its opening may have been lost."""
@@ -231,7 +257,9 @@ class Turns:
             return turn
         if not self.lost or self.closed.own(turn_id):
             return None
-        turn = OpenTurn(turn_id, self.last + 1, seq, seq, {run_id: None}, opened=False, broken=True)
+        claimed = self.claimed.get(run_id)
+        number = claimed[0] if claimed is not None and claimed[1] == turn_id else self.last + 1
+        turn = OpenTurn(turn_id, number, seq, seq, {run_id: None}, opened=False, broken=True)
         self.add(turn)
         self.loose = self.lost = True
         return turn
@@ -268,6 +296,13 @@ class Turns:
             for run_id in turn.run_ids:
                 self._by_run[run_id] = turn
             turn.pairing.rebuild(turn.calls)
+        for run_id in self.claimed:
+            self._index_claim(run_id)
+
+    def _index_claim(self, run_id: str) -> None:
+        _, turn_id, purpose = self.claimed[run_id]
+        if purpose == "resume" and text_of(turn_id) is not None:
+            self._claimed_for.setdefault(turn_id, []).append(run_id)
 
 
 def key_of(call_seq: int, turn_id: str) -> str:

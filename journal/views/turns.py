@@ -217,8 +217,17 @@ def _turn_end(turns: Turns, event: Event) -> Problem | None:
 def _claim(turns: Turns, event: Event) -> Problem | None:
     data = event.data
     run_id = text_of(data["target_run"].get("run_id"))
-    if run_id is not None and run_id not in turns.claimed:
-        turns.claimed[run_id] = [data["turn"], data["target_run"].get("turn_id"), data["purpose"]]
+    if run_id is not None:
+        turns.claim(run_id, data["turn"], data["target_run"].get("turn_id"), data["purpose"])
+    return None
+
+
+def _settled(turns: Turns, event: Event) -> Problem | None:
+    """A claimed run that is settled had a turn, and all of that was lost."""
+    run_id = event.data["run_id"]
+    claimed = turns.claimed.get(run_id)
+    if claimed is not None and claimed[2] == "resume":
+        turns.believe({"turn_id": claimed[1], "run_id": run_id}, event.seq)
     return None
 
 
@@ -274,6 +283,7 @@ HANDLERS: Final[Handlers] = {
     "step/end": _step_end,
     "turn/end": _turn_end,
     "continuation/claim": _claim,
+    "run/settled": _settled,
     "continuation/start": _start,
     "handoff/pause": _pause,
 }

@@ -27,7 +27,7 @@ def claim_data(builder: Builder, purpose: str = "resume", **more: Any) -> dict[s
     segment = {"session_id": "s1", **source(builder, seq), "first_seq": 1, "last_seq": seq, "sum": sum_}
     data |= {"boundary": {"segments": [segment]}, "boundary_digest": sum_, "replay_digest": "0" * 64}
     data |= {"replay_through_seq": seq, "source": source(builder, seq), "target_run": builder.run(run_id, turn_id)}
-    return {**data, "claimed_at": 1, **more}
+    return {**data, "claimed_at": builder.ts, **more}
 
 
 def start_data(claim: dict[str, Any], kind: str = "runtime_admission") -> dict[str, Any]:
