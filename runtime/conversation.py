@@ -25,9 +25,7 @@ _OF_RUN = ("backend", "model", "connection", "cwd", "permission_mode")
 
 
 class Conversation:
-    """``seq`` is the newest event's number, ``turns`` the largest turn number so far; ``requested``: was a model ever
-    asked in the session?
-    """
+    """``seq`` is the newest event's number; ``requested``: was a model ever asked in the session?"""
 
     def __init__(self, events: Iterable[Event] = (), *, history: Messages | None = None) -> None:
         if history is None:
@@ -42,7 +40,6 @@ class Conversation:
         self._offered: dict[str, tuple[str, ...]] = {}
         self._catalogs: dict[tuple[str, ...], tuple[str, ...]] = {}
         self.seq = -1
-        self.turns = 0
         self.requested = False
         for event in events:
             self.observe(event)
@@ -133,20 +130,13 @@ class Conversation:
     def _merge(self, values: JsonObject) -> None:
         self._session.update({key: values[key] for key in _OF_RUN if isinstance(values.get(key), str)})
 
-    def _turn(self, data: JsonObject) -> None:
-        turn = data.get("turn")
-        if isinstance(turn, int):
-            self.turns = max(self.turns, turn)
-
     def _opened(self, data: JsonObject) -> None:
-        self._turn(data)
         self._run(data.get("run"))
 
     def _created(self, data: JsonObject) -> None:
         self._run(data.get("run"))
 
     def _claimed(self, data: JsonObject) -> None:
-        self._turn(data)
         self._run(data.get("target_run"), reserved=True)
 
     def _run(self, header: Any, *, reserved: bool = False) -> None:

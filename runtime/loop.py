@@ -191,6 +191,7 @@ class _Turn:
     def _begin(self, content: Blocks, invocation_id: str, message_id: str) -> None:
         drafts = beginning(
             self._loop.conversation,
+            turn=self._loop.journal.state.turns.last + 1,
             turn_id=self._turn_id,
             run_id=self._run_id,
             invocation_id=invocation_id,

@@ -73,6 +73,7 @@ class Progress:
 def beginning(
     conversation: Conversation,
     *,
+    turn: int,
     turn_id: str,
     run_id: str,
     invocation_id: str,
@@ -85,7 +86,10 @@ def beginning(
     quotes: list[JsonObject] | None = None,
     attachments: list[JsonObject] | None = None,
 ) -> list[Draft]:
-    """What opens a turn with a user's message: one batch. ``root`` says what the run is for; by itself the user's."""
+    """What opens a turn with a user's message: one batch. ``root`` says what the run is for; by itself the user's.
+
+    ``turn`` is its number: the one behind the newest that the journal knows, also of those whose opening was lost.
+    """
     run = conversation.run_header(
         run_id=run_id,
         invocation_id=invocation_id,
@@ -99,7 +103,7 @@ def beginning(
         "turn_id": turn_id,
         "run_id": run_id,
         "invocation_id": invocation_id,
-        "turn": conversation.turns + 1,
+        "turn": turn,
         "run": run,
     }
     message = user_message(

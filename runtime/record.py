@@ -7,14 +7,17 @@ from typing import Any, Protocol
 
 from ..journal.errors import InvalidEvent, JournalError, JournalWriteError
 from ..journal.events import Draft, Event, JsonObject
+from ..journal.state import State
 from .errors import describe
 from .session_events import SessionEvent
 from .tasks import seen
 
 
 class Journal(Protocol):
-    """What a turn needs of a session that is open for writing."""
+    """What a turn needs of a session that is open for writing. ``state`` is the fold of all that was appended."""
 
+    @property
+    def state(self) -> State: ...
     def append(self, draft: Draft, /) -> Event: ...
     def append_batch(self, drafts: Sequence[Draft], /) -> list[Event]: ...
     async def aflush(self) -> None: ...

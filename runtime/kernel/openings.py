@@ -109,6 +109,7 @@ class FromMessage:
     def first(self, session: OpenSession, conversation: Conversation, now: int) -> list[Draft]:
         return beginning(
             conversation,
+            turn=session.journal.state.turns.last + 1,
             turn_id=self._identity.turn_id,
             run_id=self._identity.run_id,
             invocation_id=self._invocation_id,

@@ -54,9 +54,9 @@ def test_a_session_without_a_header_gives_empty_texts() -> None:
     assert "connection" not in made
 
 
-def test_turns_and_requests_are_counted_wherever_they_come_from() -> None:
-    of = conversation(("turn/start", {"turn": 1}), ("continuation/claim", {"turn": 2}), ("turn/start", {"turn": "x"}))
-    assert (of.turns, of.requested) == (2, False)
+def test_a_request_is_known_wherever_it_comes_from() -> None:
+    of = conversation(("turn/start", {"turn": 1}))
+    assert not of.requested
     of.observe(Event(9, 0, "request/header", {}, ""))
     assert of.requested
 

@@ -62,14 +62,14 @@ def test_a_session_is_opened_with_its_fold_and_its_conversation_is_read(root: Pa
         journals = FileJournals(root)
         session, conversation = await reading(journals, "s1")
         assert (session.session_id, session.directory) == ("s1", path_of(root).parent)
-        assert session.journal.state.turns.last == conversation.turns == 1
+        assert session.journal.state.turns.last == 1
         assert [message["role"] for message in conversation.messages()] == ["user", "assistant"]
         append(session, *begin(2), *step(2), *end(2))
         await session.journal.aflush()
         await journals.close(session)
         await journals.close(session)
         again, whole = await reading(journals, "s1")
-        assert whole.turns == 2
+        assert len(whole.messages()) == 4
         assert whole.messages() == conversation.messages()
         await journals.close(again)
 
@@ -92,7 +92,7 @@ def test_what_is_appended_while_the_conversation_is_read_is_in_it_once(root: Pat
         await session.journal.aflush()
         again = await journals.conversation(session)
         assert session.conversation is conversation
-        assert (conversation.seq, conversation.turns) == (again.seq, again.turns)
+        assert conversation.seq == again.seq
         assert conversation.messages() == again.messages()
         await journals.close(session)
 
@@ -353,7 +353,6 @@ def test_a_fork_goes_on_with_its_parents_conversation(root: Path) -> None:
     async def main() -> None:
         journals = FileJournals(root)
         fork, said = await reading(journals, "s2")
-        assert said.turns == 1
         assert said.model == "other"
         assert not said.requested
         assert [message["role"] for message in said.messages()] == ["user", "assistant"]

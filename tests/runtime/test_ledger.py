@@ -84,6 +84,7 @@ class Desk:
         )
         drafts = beginning(
             conversation,
+            turn=journal.state.turns.last + 1,
             turn_id="t",
             run_id="r",
             invocation_id="v",

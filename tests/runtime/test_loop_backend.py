@@ -114,6 +114,7 @@ class Bench:
         content = [{"kind": "text", "text": "hello"}]
         drafts = beginning(
             self.conversation,
+            turn=self.journal.state.turns.last + 1,
             turn_id=turn_id,
             run_id=run_id,
             invocation_id="v",

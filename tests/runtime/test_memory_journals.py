@@ -287,7 +287,6 @@ def interrupted(cause: str | None = None) -> MemoryJournals:
         again = await after.open("s1", cause=cause)
         assert not again.journal.state.turns.open
         conversation = await after.conversation(again)
-        assert conversation.turns == 2
         assert [message["role"] for message in conversation.messages()] == ["user", "assistant", "user"]
         return after
 

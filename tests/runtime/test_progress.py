@@ -15,7 +15,7 @@ def opened(**more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     made = header(cwd="/work")
     conversation = Conversation([Event(0, 0, made.type, made.data, "")])
     ids: dict[str, Any] = {"turn_id": "t", "run_id": "r", "invocation_id": "v", "message_id": "m"}
-    drafts = beginning(conversation, **ids, content=TEXT, created_at=5, **more)
+    drafts = beginning(conversation, turn=1, **ids, content=TEXT, created_at=5, **more)
     for draft in drafts:
         check_shape(draft)
     start, message = drafts

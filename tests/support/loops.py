@@ -10,6 +10,7 @@ from maka.journal.codec import check_shape, clean
 from maka.journal.errors import JournalError
 from maka.journal.events import Draft, Event
 from maka.journal.history import Replay
+from maka.journal.state import State
 from maka.runtime.conversation import Conversation
 from maka.runtime.loop import Loop, Options
 from maka.runtime.record import SessionEvent
@@ -26,6 +27,7 @@ class MemoryJournal:
 
     def __init__(self, fail: Callable[["MemoryJournal"], JournalError | None] = lambda journal: None) -> None:
         self.events: list[Event] = []
+        self.state = State()
         self.synced = 0
         self.syncs = 0
         self.trace: list[str] = []
@@ -46,6 +48,7 @@ class MemoryJournal:
         check_shape(draft)
         event = Event(len(self.events), 0, draft.type, draft.data, "", draft.ignorable, more)
         self.events.append(event)
+        self.state.apply(event)
         self.trace.append(draft.type)
         return event
 
@@ -58,6 +61,9 @@ class MemoryJournal:
         if (error := self._fail(self)) is not None:
             self.trace.append("failed sync")
             del self.events[self.synced :]
+            self.state = State()
+            for event in self.events:
+                self.state.apply(event)
             raise error
         self.synced = max(self.synced, upto)
         self.trace.append("sync")
