@@ -20,7 +20,7 @@ from .backends.base import BackendRegistry, StopMode
 from .continuation.drafts import settle
 from .continuation.failpoints import Hook, nowhere
 from .continuation.outcomes import outcome_of, stated
-from .continuation.plan import plan
+from .continuation.plan import at_once, plan
 from .continuation.revalidation import still_unknown
 from .continuation.safety import SafetyObservation, Unobserved, look, observe
 from .continuation.shapes import Continuation, ContinuationPlan, Diagnostic, Facts
@@ -442,11 +442,22 @@ class SessionManager:
 
         ``source_run_id``: by itself the latest interrupted run. ``rerun``: recoveries (``read_only``, ``idempotent``)
         whose calls of unknown outcome are executed again. ``repaired``: plan as if a repair had closed what a crash
-        left open. Raises SessionBusy while a run of the session runs here, SessionNotFound, JournalError (JournalDamaged
-        where a salvage is due).
+        left open. Raises SessionBusy while a run of the session runs here, SessionNotFound, JournalError
+        (JournalDamaged where a salvage is due), InvalidEvent for a ``turn_id`` that can be none.
         """
         self._ready()
+        again = (rerun,) if isinstance(rerun, str) else tuple(rerun)
         self._refuse_live(session_id)
+        off = at_once(
+            session_id,
+            source_run_id=source_run_id,
+            purpose=purpose,
+            turn_id=turn_id,
+            rerun=again,
+            enabled=self._app.safe_boundary_resume_enabled,
+        )
+        if off is not None:
+            return off
         facts, notes = await self._facts(session_id, repaired)
         try:
             observation: SafetyObservation | Unobserved = await self._observe(
@@ -461,7 +472,7 @@ class SessionManager:
             source_run_id=source_run_id,
             purpose=purpose,
             turn_id=turn_id,
-            rerun=(rerun,) if isinstance(rerun, str) else tuple(rerun),
+            rerun=again,
             observation=observation,
             enabled=self._app.safe_boundary_resume_enabled,
             backends=self._app.backends,

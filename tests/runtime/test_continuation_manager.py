@@ -683,19 +683,28 @@ def test_of_several_that_begin_at_the_same_time_the_first_goes_on(tmp_path: Path
     go(main())
 
 
-def test_a_message_and_a_continuation_at_the_same_time_are_two_turns_one_after_the_other(tmp_path: Path) -> None:
+def test_a_message_behind_a_continuation_waits_for_it_and_one_before_it_makes_its_plan_stale(tmp_path: Path) -> None:
     async def main() -> None:
-        for order in (0, 1):
-            folder = tmp_path / str(order)
+        for first in ("continuation", "message"):
+            folder = tmp_path / first
             folder.mkdir()
             stage = Stage(folder)
             async with stage.life(cutting("One.", "Two.")) as manager:
                 await stage.cut(manager)
                 streams = [resumed(manager, await stage.continuation(manager)), manager.send("s", "Never mind.")]
-                told_ = await asyncio.gather(*map(told, streams[:: 1 - 2 * order]))
-                assert [said(events) for events in told_] == [["One."], ["Two."]]
+                if first == "message":
+                    streams.reverse()
+                one, two = await asyncio.gather(*map(told, streams), return_exceptions=True)
+                assert isinstance(one, list)
+                assert said(one) == ["One."]
+                if first == "message":
+                    assert isinstance(two, ContinuationRevalidationError)
+                    assert two.code == "session_advanced"
+                else:
+                    assert isinstance(two, list)
+                    assert said(two) == ["Two."]
             ends = [type_ for type_ in stage.types() if type_ in ("turn/start", "continuation/start", "turn/end")]
-            assert ends[1::2] == ["turn/end"] * 3
+            assert ends[1::2] == ["turn/end"] * (2 if first == "message" else 3)
 
     go(main())
 
