@@ -113,6 +113,17 @@ def test_what_it_asked_a_person_is_closed_first() -> None:
     assert not session.state.interactions.pending
 
 
+def test_one_that_was_asked_to_stop_is_left_to_a_repair() -> None:
+    session = started()
+    stop = {"stop_id": "s", "turn_id": session.ids["turn_id"], "source": "user", "mode": "immediate"}
+    session.add("turn/stop_requested", stop)
+    assert drafts.unfinished(session.state) is None
+    with pytest.raises(SettleRefused, match="maka journal repair") as refused:
+        drafts.settle(session.state, "id-4")
+    assert refused.value.code == "claim_not_indeterminate"
+    assert [draft.type for draft in plan_closers(session.state).drafts] == ["turn/end", "session/note", "run/settled"]
+
+
 def test_a_start_whose_claim_was_lost_is_settled_too() -> None:
     """A repair leaves such a turn alone, so that nothing else could end it."""
     session, state = started(), State()
