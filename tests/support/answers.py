@@ -48,7 +48,7 @@ RUN_STATES = {
 }
 INSPECT_KEYS = {
     *"session_id path format verdict events bytes head header settings writer findings turns runs".split(),
-    *"continuations handoffs interactions queue plans usage pending".split(),
+    *"continuations handoffs interactions queue plans usage pending next".split(),
 }
 REPAIR_KEYS = {"session_id", "path", "dry_run", "verdict_before", "verdict_after", "set_aside", "appended"}
 VERIFY_KEYS = {"session_id", "path", "verdict", "events", "head", "unverified", "findings"}
@@ -105,7 +105,8 @@ def inspect(path: Path, *more: str) -> Any:
         assert set(turn) == TURN_KEYS
         assert turn["status"] != "running"
         for call in turn["calls"]:
-            assert {"call_id", "name", "state"} <= set(call) <= {"call_id", "name", "state", "outcome"}
+            known = {"call_id", "name", "state"}
+            assert set(call) in (known, {*known, "outcome", "outcome_source"})
     for row in doc["runs"]:
         assert {"run_id", "turn_id", "invocation_id", "status"} <= set(row)
         assert set(row) <= {"run_id", "turn_id", "invocation_id", "status", "failure_class"}
@@ -134,6 +135,9 @@ def inspect(path: Path, *more: str) -> Any:
     assert set(doc["usage"]) == {
         *("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
     }
+    for step in doc["next"]:
+        assert set(step) == {"command", "why"}
+        assert step["command"].startswith("maka session ")
     for event in doc["pending"]:
         assert set(event) == {"seq", "type", "data"}
     return doc
