@@ -393,12 +393,10 @@ def test_a_permission_that_another_turn_waited_for_is_no_matter() -> None:
 
 
 def test_a_permission_that_an_earlier_run_of_the_lineage_waited_for_is() -> None:
-    session = interrupted()
-    session.resume()
-    asked = {"interaction_id": "i1", **session.ids, "kind": "permission", "request": {}}
-    session.add("interaction/requested", asked)
+    session = waiting()
+    session.admit(session.claim("r1"))
     session.end("failed")
-    assert reasons(session.plan()) == ["pending_permission"]
+    assert reasons(session.plan("r2")) == ["pending_permission"]
 
 
 NO_IDS: list[Any] = [7, b"t", "", "x" * (MAX_ID + 1), "t\ud800"]
