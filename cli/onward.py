@@ -103,7 +103,8 @@ def _lineage(doc: Doc, run_id: str | None) -> set[str]:
     """A run, and those that lead to it through claims."""
     sources = {claim["target"]["run_id"]: claim["source"]["run_id"] for claim in doc["continuations"]}
     runs: set[str] = set()
-    while run_id is not None and run_id not in runs:
+    # What a claim in a journal names as its source may be anything at all.
+    while isinstance(run_id, str) and run_id not in runs:
         runs.add(run_id)
         run_id = sources.get(run_id)
     return runs

@@ -75,6 +75,13 @@ def test_a_call_of_unknown_outcome_comes_before_its_run_goes_on() -> None:
     assert told(DOC, {**CALL, "operation_id": None}) == [], "no outcome can be stated where the dispatch was lost"
 
 
+@pytest.mark.parametrize("source", [None, [], {}, 5, "r2"])
+def test_a_claim_may_name_anything_as_its_source(source: Any) -> None:
+    claimed = {**claim("settled"), "source": {"run_id": source}}
+    doc = {**DOC, "runs": [{**RUN, "run_id": "r2"}], "continuations": [claimed]}
+    assert told(doc, CALL, newest="r2") == [SETTLE, GOES_ON]
+
+
 def test_what_the_tool_declares_is_another_way() -> None:
     assert told(DOC, {**CALL, "recovery": "reconcile"}) == [GOES_ON, SETTLE]
     assert told(DOC, {**CALL, "recovery": "read_only"}) == [f"{GOES_ON} --rerun read_only", SETTLE]
