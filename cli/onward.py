@@ -24,6 +24,8 @@ _ENDED: Final = {
     "blocked": "was blocked",
     "step_limit": "met its limit of steps",
 }
+#: What a run has that goes on, beside the old one's history.
+_WITH: Final = {"step_limit": " with as many steps again"}
 #: What a call's tool has declared → another way than to state what came of the call.
 _AGAIN: Final = ("read_only", "idempotent")
 
@@ -117,5 +119,6 @@ def _resumed(doc: Doc, newest_run: str | None, words: Words) -> list[Step]:
     turn = next((turn for turn in doc["turns"] if turn["turn_id"] == run["turn_id"]), None)
     if turn is None or turn["status"] not in _ENDED:
         return []
-    why = f"turn {turn['turn']} {_ENDED[turn['status']]}; this goes on from there"
+    status = turn["status"]
+    why = f"turn {turn['turn']} {_ENDED[status]}; this goes on from there{_WITH.get(status, '')}"
     return [{"command": words.resume, "why": why}]

@@ -1,20 +1,29 @@
 """`maka session`: resume, settle. Arguments in, a document or text and an exit code out."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import exits
 from .app_command import AppName
 from .console import Console
-from .journal import Json, Root, Target, give
+from .journal import Json, Root, Target, give, journal
 from .parsing import Command, Group, WrongUsage
 
 if TYPE_CHECKING:
     from ..journal.events import Recovery
     from .documents import Answer
 
-session = typer.Typer(cls=Group, rich_markup_mode=None)
+
+class _Session(Group):
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        there = {command.name or getattr(command.callback, "__name__", "") for command in journal.registered_commands}
+        if self.get_command(ctx, args[0]) is None and args[0] in there:
+            raise WrongUsage(f"there is no `maka session {args[0]}`; `maka journal {args[0]}` is meant", ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+
+session = typer.Typer(cls=_Session, rich_markup_mode=None)
 
 
 @session.callback(invoke_without_command=True)

@@ -58,6 +58,11 @@ def test_the_newest_turn_goes_on_unless_it_is_done(status: str, run: str, expect
     assert told({**DOC, "turns": [{**TURN, "status": status}], "runs": [{**RUN, "status": run}]}) == expected
 
 
+def test_a_limit_of_steps_is_given_again() -> None:
+    [step] = steps({**DOC, "turns": [{**TURN, "status": "step_limit"}]}, [], "r1", Words("s"))
+    assert step["why"] == "turn 1 met its limit of steps; this goes on from there with as many steps again"
+
+
 def test_nothing_goes_on_that_is_archived_older_in_use_or_damaged() -> None:
     assert told({**DOC, "settings": {"archived": True}}) == []
     assert told(DOC, newest="r9") == []

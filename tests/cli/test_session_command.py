@@ -352,6 +352,17 @@ def test_the_exit_code_says_how_the_turn_ended(
     assert (ran.code, ran.json["turn"]["status"]) == (code, status)
 
 
+def test_a_turn_that_is_as_long_as_it_may_be_goes_on_by_a_message(
+    resume: Run, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.kill_at("text")
+    monkeypatch.setenv("END", "max_tokens")
+    ran = resume(*APP)
+    assert ran.code == 5
+    assert "a new message (`manager.send` of a program) goes on" in ran.out
+    assert "maka session resume" not in ran.out
+
+
 def test_a_turn_that_failed_says_why_and_goes_on_from_there(
     resume: Run, orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,6 +390,7 @@ def test_a_turn_that_asks_a_person_is_stopped_with_the_mode_to_change(resume: Ru
     assert "`ask`" in sentence
     assert "maka app show" in sentence
     assert "--permission-mode" in sentence
+    assert "`maka session resume s --app agent:app --permission-mode MODE`" in sentence
     assert orders.orders() == []
     ran = resume(*APP, "--permission-mode", "execute", "--json")
     assert (ran.code, ran.json["continuation"]["configuration"]["permission_mode"]) == (0, "execute")
@@ -404,7 +416,7 @@ def test_whatever_a_turn_asks_it_is_stopped(resume: Run, orders: Orders, app: st
     orders.kill_at("text")
     ran = resume("--app", f"agent:{app}")
     assert ran.code == 1
-    assert ran.out.splitlines()[-1].endswith(" aborted because nobody can answer here")
+    assert ran.out.splitlines()[-1].endswith(" aborted because nobody can answer here"), "what to do is in the sentence"
     assert ran.err.startswith("maka: the turn was stopped: it asks ")
     assert asks in ran.err
     assert "in a program that answers" in ran.err
@@ -688,6 +700,14 @@ def test_wrong_usage(resume: Run, orders: Orders, words: tuple[str, ...]) -> Non
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.endswith("; see `maka session resume --help`\n")
     assert orders.journal.read_bytes() == raw
+
+
+@pytest.mark.parametrize("word", ["list", "show", "inspect"])
+def test_what_looks_at_a_session_is_found_where_journals_are(maka_: Run, word: str) -> None:
+    ran = maka_("session", word, "s")
+    assert (ran.code, ran.out) == (2, "")
+    assert f"`maka journal {word}` is meant" in ran.err
+    assert "No such command" in maka_("session", "dance").err
 
 
 def test_help_and_completion(maka_: Run) -> None:
