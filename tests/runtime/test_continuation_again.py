@@ -240,6 +240,9 @@ def test_a_message_that_is_refused_settles_nothing(tmp_path: Path) -> None:
             before = stage.types()
             with pytest.raises(InvalidEvent, match="opened before"):
                 await told(manager.send("s", "Hello.", turn_id=first["turn_id"]))
+            session = manager.kernel.opened("s")
+            assert session is not None
+            await session.journal.aflush()
             assert stage.types() == before
             await told(manager.send("s", "Hello."))
             assert stage.types()[len(before) : len(before) + 4] == [
