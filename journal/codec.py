@@ -209,11 +209,20 @@ def clean(draft: Draft) -> Draft:
     """The draft as it may be written: lone surrogates become U+FFFD (their block gets ``"lossy":true``).
 
     Raises InvalidEvent, naming the key, for NaN and infinities, integers beyond 64 bits, keys that are not text,
-    values that JSON has no kind for, and nesting deeper than 200. Returns ``draft`` itself where nothing changes.
+    values that JSON has no kind for, nesting deeper than 200, and a new id that would become another one. Returns
+    ``draft`` itself where nothing changes.
     """
     lossy: list[bool] = []
     data = _clean(draft.data, draft.type, "data", 1, lossy)
-    return Draft(draft.type, data, draft.ignorable) if lossy else draft
+    if not lossy:
+        return draft
+    for (key, given), (_, kept) in zip(
+        shapes.minted(draft.type, draft.data), shapes.minted(draft.type, data), strict=True
+    ):
+        if given != kept:
+            what = "holds a lone surrogate, which no line can carry; give another id"
+            raise InvalidEvent(f"{draft.type}: {key} {what}", type=draft.type, key=key)
+    return Draft(draft.type, data, draft.ignorable)
 
 
 def _clean(value: Any, type_: str, key: str, level: int, lossy: list[bool]) -> Any:

@@ -5,6 +5,7 @@ Load asks little (a journal of a later version must open); append asks everythin
 
 import re
 import typing
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final, Literal
 
@@ -23,6 +24,26 @@ BLOCKS: Final[dict[str, tuple[str, ...]]] = {
 }
 #: Characters of an id. What closes a call, a turn or a run repeats its ids, and has to fit into a line too.
 MAX_ID: Final = 4_096
+_OF_RUN: Final = ("run_id", "invocation_id", "turn_id")
+#: The ids that an event brings into a session: its own, and those of a run header in it (key of the header, key).
+_MINTED: Final[dict[str, tuple[tuple[str | None, str], ...]]] = {
+    "turn/start": (*((None, key) for key in _OF_RUN), *(("run", key) for key in _OF_RUN)),
+    "user/message": ((None, "message_id"),),
+    "assistant/message": ((None, "message_id"),),
+    "tool/call": ((None, "operation_id"),),
+    "turn/stop_requested": ((None, "stop_id"),),
+    "run/created": tuple(("run", key) for key in _OF_RUN),
+    "continuation/claim": ((None, "claim_id"), *(("target_run", key) for key in _OF_RUN)),
+    "handoff/pause": tuple(
+        (None, key) for key in ("handoff_id", "claim_id", "successor_run_id", "successor_invocation_id")
+    ),
+    "turn/admitted": tuple((None, key) for key in ("turn_id", "run_id", "message_id")),
+    "message/accepted": ((None, "message_id"),),
+    "message/retracted": ((None, "retract_id"),),
+    "interaction/requested": ((None, "interaction_id"),),
+    "plan/proposed": ((None, "proposal_id"),),
+    "plan/approved": ((None, "execution_id"),),
+}
 _BLOB: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -47,11 +68,22 @@ def _fields(cls: type) -> tuple[tuple[str, bool, frozenset[type], tuple[Any, ...
 def check(row: EventType, data: dict[str, Any]) -> None:
     """Raises InvalidEvent for the first key that the format does not allow."""
     _check_fields(row.name, row.cls, data, "")
+    for key, value in minted(row.name, data):
+        if value == "":
+            raise _bad(row.name, key, "is empty; give it an id of its own")
     for key, rule in _RULES.get(row.name, ()):
         if (problem := rule(data)) is not None:
             raise _bad(row.name, key, problem)
     if "content" in row.required:
         check_blocks(row.name, data["content"], "content")
+
+
+def minted(type_: str, data: Any) -> Iterator[tuple[str, Any]]:
+    """The ids that such an event brings into a session, by key, as far as it has them. ``data`` may be anything."""
+    for header, key in _MINTED.get(type_, ()):
+        holder = data.get(header) if header is not None and isinstance(data, dict) else data
+        if isinstance(holder, dict) and key in holder:
+            yield (key if header is None else f"{header}.{key}"), holder[key]
 
 
 def _check_fields(type_: str, cls: type, data: dict[str, Any], at: str) -> None:
@@ -119,4 +151,4 @@ _RULES: Final[dict[str, tuple[Any, ...]]] = {
     "handoff/pause": (_protocol("runtime_handoff_pause_v1"), _positive("remaining_steps")),
 }
 
-assert set(_RULES) <= set(EVENT_TYPES)
+assert set(_RULES) | set(_MINTED) <= set(EVENT_TYPES)

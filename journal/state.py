@@ -365,7 +365,25 @@ def _claim(state: State, event: Event) -> Problem | None:
         fault = continuations.judge_lineage(state.continuations, state.runs, claim, segments)
         if fault is not None:
             claim.blame(*fault)
-    _void_claim(state, claim.target_run_id)
+    _void_claim(state, text_of(event.data["target_run"].get("run_id")) or "")
+    return None
+
+
+def _started(state: State, event: Event) -> Problem | None:
+    """A turn rests at a start only where that can be settled: its run was not opened or over before."""
+    turn, run = state.turns.open.get(event.data["turn_id"]), state.runs.live.get(event.data["run_id"])
+    settles = run is not None and run.claim_id is not None and run.terminal_seq is None
+    if turn is not None and turn.start_seq == event.seq and not settles:
+        turn.start_kind = None
+    return None
+
+
+def _ended(state: State, event: Event) -> Problem | None:
+    """A run that has ended keeps nobody waiting, whichever turn it ended."""
+    run_id = event.data["run_id"]
+    _void_claim(state, run_id)
+    if (turn := state.turns.by_run(run_id)) is not None:
+        turn.start_kind = None
     return None
 
 
@@ -381,9 +399,10 @@ def _admitted(state: State, event: Event) -> Problem | None:
 
 
 def _void_claim(state: State, run_id: str) -> None:
-    """A claim whose ids are missing or taken by something else keeps nobody waiting."""
+    """A claim whose ids are missing or taken, or whose own id is another claim's, keeps nobody waiting."""
     claimed = state.turns.claimed.get(run_id)
-    if claimed is not None and not _startable(state, run_id, claimed[1]):
+    held = run_id in state.continuations.by_target
+    if claimed is not None and not (held and _startable(state, run_id, claimed[1])):
         state.turns.void(run_id)
 
 
@@ -392,7 +411,7 @@ def _startable(state: State, run_id: str, turn_id: Any) -> bool:
     if text_of(turn_id) is None or state.turns.known(turn_id) or run_id in state.runs.closed:
         return False
     run = state.runs.live.get(run_id)
-    free = run is None or (run.opened_seq is None and run.turn_id == turn_id)
+    free = run is None or (run.opened_seq is run.terminal_seq is None and run.turn_id == turn_id)
     ids = {"run_id": run_id, "turn_id": turn_id}
     return free and admissions.judge_created(state.admissions, {"run": ids}) is None
 
@@ -401,6 +420,8 @@ def _startable(state: State, run_id: str, turn_id: Any) -> bool:
 _FIRST: Final[dict[str, Callable[[State, Event], Problem | None]]] = {"turn/end": _unanswered, "journal/gap": _gap}
 _LAST: Final[dict[str, Callable[[State, Event], Problem | None]]] = {
     "continuation/claim": _claim,
+    "continuation/start": _started,
+    "turn/end": _ended,
     "run/created": _created,
     "turn/admitted": _admitted,
 }

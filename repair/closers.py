@@ -15,7 +15,7 @@ from ..journal.findings import Finding
 from ..journal.pairing import Call
 from ..journal.state import State
 from ..journal.views.admissions import WITHOUT_MESSAGE, Admission
-from ..journal.views.continuations import Claim, is_void
+from ..journal.views.continuations import Claim, is_awaited
 from ..journal.views.interactions import Interaction
 from ..journal.views.problem import mapping, sequence, text_of
 from ..journal.views.turn import OpenTurn, Stop, projected_state
@@ -111,7 +111,7 @@ class _Planner:
             elif claim.start_kind == "claim_repair":
                 self.claim_found(claim, f"the end of its run {run_id} is missing")
                 self.end_abandoned(claim, self.stop_of(turn_id))
-        elif claim.purpose == "resume" and turn_id not in self.ended and not is_void(claim, self.state.turns):
+        elif claim.purpose == "resume" and turn_id not in self.ended and is_awaited(claim, self.state.turns):
             self.claim_found(claim, "its run was never started")
             self.abandon(claim, self.stop_of(turn_id))
 

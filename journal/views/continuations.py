@@ -136,17 +136,17 @@ def claim_state(claim: Claim, runs: Runs, turns: Turns) -> ClaimState:
     if turn is not None:
         rests = turn.rest == "indeterminate" and turns.left_alone(turn)
         return "started_indeterminate" if rests else "repair_required"
-    if claim.start_seq is not None or (run is not None and run.terminal_seq is not None):
+    if run is not None and run.terminal_seq is not None:
         return "repair_required"
-    if claim.purpose == "handoff":
+    if claim.purpose == "handoff" and claim.start_seq is None:
         return "reserved"
-    return "settled" if is_void(claim, turns) else "repair_required"
+    return "repair_required" if is_awaited(claim, turns) else "settled"
 
 
-def is_void(claim: Claim, turns: Turns) -> bool:
-    """Can its turn, of which nothing is known, not come any more?"""
+def is_awaited(claim: Claim, turns: Turns) -> bool:
+    """Is nothing known of the turn that a resume claim has reserved, and can it still come?"""
     entry = turns.claimed.get(claim.target_run_id)
-    return entry is None or entry[2] == "void"
+    return claim.start_seq is None and entry is not None and entry[2] == "resume"
 
 
 def handoff_state(handoff: Handoff, claims: dict[str, Claim]) -> HandoffState:
@@ -404,14 +404,14 @@ def rows(continuations: Continuations, runs: Runs, turns: Turns) -> list[JsonObj
             "target": {"run_id": claim.target_run_id, "turn_id": claim.target_turn_id},
             "root_run_id": claim.root_run_id,
             "depth": claim.depth,
-            "advice": _advice(claim, state, runs, turns),
+            "advice": _advice(claim, state, runs),
         }
         out.append(row)
     return out
 
 
-def _advice(claim: Claim, state: ClaimState, runs: Runs, turns: Turns) -> str:
-    void = state == "settled" and claim.target_run_id not in runs.closed and is_void(claim, turns)
+def _advice(claim: Claim, state: ClaimState, runs: Runs) -> str:
+    void = state == "settled" and claim.start_seq is None and claim.target_run_id not in runs.closed
     return _VOID if void else _ADVICE[state].format(claim=quote(claim.claim_id))
 
 

@@ -100,10 +100,14 @@ class OpenTurn:
 
     @property
     def rest(self) -> Rest | None:
-        """Does it rest where only a continuation goes on: sealed by a pause, or at a start that nothing followed?"""
+        """Does it rest where only a continuation goes on: sealed by a pause, or at a start that nothing followed?
+
+        With calls that lack a result it does not: results before the start were lost, and are closed first.
+        """
         if self.pause is not None:
             return "paused"
-        return "indeterminate" if self.last_seq == self.start_seq and self.start_kind == "runtime_admission" else None
+        started = self.last_seq == self.start_seq and self.start_kind == "runtime_admission"
+        return "indeterminate" if started and len(self.calls) == self.answered else None
 
     def unanswered(self) -> list[Call]:
         """Calls without a result, in the order in which a repair answers them: blocks first, then the others."""

@@ -161,6 +161,76 @@ def test_an_id_that_its_closers_could_not_repeat_is_refused(type_: str, key: str
     assert told.value.key == key
 
 
+RUN: dict[str, Any] = {
+    "run_id": "r",
+    "invocation_id": "i",
+    "turn_id": "t",
+    "backend": "b",
+    "model": "m",
+    "cwd": "/",
+    "permission_mode": "ask",
+    "created_at": 1,
+    "root": {"kind": "user"},
+}
+MESSAGE: dict[str, Any] = {"message_id": "m", "turn_id": "t", "run_id": "r", "content": []}
+CLAIM: dict[str, Any] = {
+    "claim_id": "c",
+    "purpose": "resume",
+    "turn": 1,
+    "boundary": {},
+    "boundary_digest": "0" * 32,
+    "replay_digest": "0" * 64,
+    "replay_through_seq": 1,
+    "source": {},
+    "target_run": RUN,
+    "claimed_at": 1,
+}
+CALL: dict[str, Any] = {
+    "turn_id": "t",
+    "run_id": "r",
+    "step": 1,
+    "call_id": "c",
+    "operation_id": "o",
+    "name": "n",
+    "arguments_digest": "0" * 64,
+    "recovery": "never",
+}
+OWN_IDS: list[tuple[str, dict[str, Any], list[str]]] = [
+    (
+        "turn/start",
+        {"turn_id": "t", "run_id": "r", "invocation_id": "i", "turn": 1, "run": RUN},
+        ["turn_id", "run_id", "invocation_id", "run.run_id", "run.turn_id", "run.invocation_id"],
+    ),
+    ("run/created", {"run": RUN}, ["run.run_id", "run.turn_id", "run.invocation_id"]),
+    ("continuation/claim", CLAIM, ["claim_id", "target_run.run_id", "target_run.turn_id", "target_run.invocation_id"]),
+    ("user/message", {**MESSAGE, "source": {"kind": "user"}}, ["message_id"]),
+    ("assistant/message", {**MESSAGE, "step": 1, "stop_reason": "end_turn"}, ["message_id"]),
+    ("tool/call", CALL, ["operation_id"]),
+    ("turn/stop_requested", {"stop_id": "s", "turn_id": "t", "source": "u", "mode": "immediate"}, ["stop_id"]),
+    ("message/retracted", {"retract_id": "x", "message_ids": []}, ["retract_id"]),
+    ("plan/approved", {"proposal_id": "p", "revision": 1, "execution_id": "e"}, ["execution_id"]),
+]
+
+
+@pytest.mark.parametrize(("given", "why"), [("", "is empty"), ("a\ud800", "a lone surrogate")])
+@pytest.mark.parametrize(("type_", "data", "key"), [(t, data, key) for t, data, keys in OWN_IDS for key in keys])
+def test_an_event_brings_no_id_that_is_none(type_: str, data: dict[str, Any], key: str, given: str, why: str) -> None:
+    check_shape(serialize(Draft(type_, data))[0])
+    header, _, name = key.rpartition(".")
+    bad = {**data, header: {**data[header], name: given}} if header else {**data, name: given}
+    with pytest.raises(InvalidEvent, match=why) as told:
+        check_shape(serialize(Draft(type_, bad))[0])
+    assert told.value.key == key
+
+
+def test_ids_that_others_give_are_taken_as_they_are() -> None:
+    """A provider's call ids may be empty, or lose half a character."""
+    block = {"kind": "tool_call", "call_id": "c\ud800", "name": "n", "arguments": "{}"}
+    said = {**MESSAGE, "step": 1, "stop_reason": "tool_use", "content": [block]}
+    assert serialize(Draft("assistant/message", said))[0].data["content"][0]["call_id"] == "c\ufffd"
+    check_shape(Draft("tool/call", {**CALL, "call_id": ""}))
+
+
 def test_the_id_of_a_call_that_a_message_asks_for_is_bounded_too() -> None:
     block = {"kind": "tool_call", "call_id": "x" * (MAX_ID + 1), "name": "n", "arguments": "{}"}
     said = {"turn_id": "t", "run_id": "r", "step": 1, "message_id": "m", "content": [block], "stop_reason": "tool_use"}

@@ -448,6 +448,238 @@ def test_the_depth_of_a_lineage() -> None:
     assert [(row["root_run_id"], row["depth"]) for row in rows] == [("r1", 1), ("r1", 2), ("r1", 3)]
 
 
+# ---------------------------------------------------------------- what is lost
+
+
+def resumed(upto: str = "") -> tuple[Builder, dict[str, Any]]:
+    """A claim whose run goes on up to an event of this type; its events by type, and the claim's data."""
+    builder = Builder().start().end("interrupted")
+    claim = claim_data(builder)
+    ids = {"turn_id": "tT", "run_id": "rT"}
+    for type_, data in (
+        ("continuation/claim", claim),
+        ("run/created", {"run": claim["target_run"]}),
+        ("continuation/start", start_data(claim)),
+        ("step/start", {**ids, "step": 1}),
+        ("step/end", {**ids, "step": 1}),
+        ("turn/end", {**ids, "reason": {"kind": "completed"}}),
+        ("run/settled", {"run_id": "rT"}),
+    ):
+        builder.add(type_, data)
+        if type_ == upto:
+            break
+    return builder, claim
+
+
+def seq_of(builder: Builder, type_: str) -> int:
+    return [event.seq for event in events(builder) if event.type == type_][-1]
+
+
+def next_turn(state: State) -> dict[str, Any]:
+    builder = Builder()
+    run = builder.run("rN", "tN")
+    return {"turn_id": "tN", "run_id": "rN", "invocation_id": "iN", "turn": state.turns.last + 1, "run": run}
+
+
+@pytest.mark.parametrize(
+    ("upto", "stands"),
+    [("step/start", "repair_required"), ("turn/end", "repair_required"), ("run/settled", "settled")],
+)
+def test_a_run_whose_start_was_lost_is_known_by_what_followed(upto: str, stands: str) -> None:
+    builder, _ = resumed(upto)
+    state = fold(builder, lost=[seq_of(builder, "continuation/start")])
+    assert state.continuation_rows()[0]["state"] == stands
+    assert state.turn_rows()[-1]["turn"] == 2
+    if upto != "step/start":
+        state.check(Draft("turn/start", next_turn(state)))
+
+
+def test_a_run_that_is_settled_had_a_turn() -> None:
+    builder, _ = resumed()
+    lost = range(seq_of(builder, "run/created"), seq_of(builder, "run/settled"))
+    state = fold(builder, lost=lost)
+    assert state.turn_rows()[-1]["turn_id"] == "tT"
+    assert state.continuation_rows()[0]["state"] == "repair_required"
+    assert state.turn_rows()[-1]["status"] == "interrupted"
+
+
+def test_a_claim_that_was_lost_holds_its_boundary_by_its_start() -> None:
+    builder, claim = resumed()
+    state = fold(builder, lost=[seq_of(builder, "continuation/claim")])
+    kept = summary.from_json(orjson.loads(orjson.dumps(summary.to_json(state))))
+    for read in (state, kept):
+        row = read.continuation_rows()[0]
+        assert (row["claim_id"], row["state"], row["source"]["run_id"]) == ("cl", "settled", "r1")
+        assert read.continuations.ancestry("rT") == ("r1", 1)
+        assert (read.lineage_fault("rT") or ("",))[0] == "runtime_lineage_claim_mismatch"
+        again = {
+            **claim,
+            "claim_id": "c2",
+            "turn": 3,
+            "target_run": builder.run("rU", "tU", created_at=claim["claimed_at"]),
+        }
+        with pytest.raises(InvalidEvent, match="claim cl holds this boundary"):
+            read.check(Draft("continuation/claim", again))
+        read.check(Draft("turn/start", next_turn(read)))
+
+
+def test_a_handoff_goes_on_by_its_start_where_its_claim_was_lost() -> None:
+    story = chain(1)
+    story.start().step().says().end_step()
+    story.pause().go_on("r2", "handoff")
+    state = fold(story, lost=[seq_of(story, "continuation/claim")])
+    assert state.handoff_rows()[0]["state"] == "continued"
+    assert state.continuations.pending() == []
+
+
+TAKEN: dict[str, Callable[[Builder, dict[str, Any]], Any]] = {
+    "no run": lambda b, claim: claim["target_run"].pop("run_id"),
+    "no turn": lambda b, claim: claim["target_run"].pop("turn_id"),
+    "an empty turn": lambda b, claim: claim["target_run"].update(turn_id=""),
+    "a turn that is no text": lambda b, claim: claim["target_run"].update(turn_id=["t"]),
+    "a turn that is there": lambda b, claim: claim["target_run"].update(turn_id="t1"),
+    "a run that is there": lambda b, claim: claim["target_run"].update(run_id="r1"),
+    "a turn that was admitted": lambda b, claim: admit(b, "tT", "rA"),
+    "a run that was admitted": lambda b, claim: admit(b, "tA", "rT"),
+}
+
+
+def admit(builder: Builder, turn_id: str, run_id: str) -> None:
+    admitted = {"turn_id": turn_id, "run_id": run_id, "previous_root_turn_id": None, "execution": {"kind": "root"}}
+    builder.add("turn/admitted", {**admitted, "input": {"content": []}, "input_digest": "0" * 64})
+
+
+@pytest.mark.parametrize("what", TAKEN)
+@pytest.mark.parametrize("later", [False, True])
+def test_a_claim_that_can_never_start_keeps_nobody_waiting(what: str, later: bool) -> None:
+    builder = Builder().start().end("interrupted")
+    claim = claim_data(builder)
+    if later:
+        builder.add("continuation/claim", claim)
+        assert "claimed" in str(refused(builder, "turn/start", next_turn(fold(builder))))
+        if "admitted" not in what:
+            return
+    TAKEN[what](builder, claim)
+    if not later:
+        builder.add("continuation/claim", claim)
+    assert refused(builder, "turn/start", next_turn(fold(builder))) is None
+    row = fold(builder).continuation_rows()[0]
+    assert (row["state"], "never can" in row["advice"]) == ("settled", what != "a run that is there")
+
+
+def test_a_run_that_was_created_for_another_turn_keeps_no_claim_waiting() -> None:
+    builder = Builder().start().end("interrupted")
+    claim = claim_data(builder)
+    builder.add("continuation/claim", claim)
+    builder.add("run/created", {"run": {**claim["target_run"], "turn_id": "tX"}})
+    assert refused(builder, "turn/start", next_turn(fold(builder))) is None
+
+
+def test_a_claim_under_the_id_of_another_keeps_nobody_waiting() -> None:
+    builder, claim = resumed()
+    builder.add("continuation/claim", {**claim, "target_run": builder.run("rU", "tU"), "turn": 3})
+    assert refused(builder, "turn/start", next_turn(fold(builder))) is None
+
+
+def test_a_stop_behind_the_start_is_for_a_repair() -> None:
+    builder, _ = resumed("continuation/start")
+    stop = {"stop_id": "s", "turn_id": "tT", "source": "user", "mode": "immediate"}
+    builder.add("turn/stop_requested", stop)
+    row = fold(builder).continuation_rows()[0]
+    assert (row["state"], "repairs the session" in row["advice"]) == ("repair_required", True)
+    assert fold(builder).turn_rows()[-1]["status"] == "aborted"
+
+
+def test_a_turn_with_calls_whose_results_were_lost_rests_nowhere() -> None:
+    story = chain(1)
+    story.start().step().says("", ["c"])
+    story.tool("c")
+    story.end_step().pause().go_on("r2", "handoff")
+    assert story.state.turns.open["t2"].rest == "indeterminate"
+    state = fold(story, lost=[seq_of(story, "tool/result")])
+    assert state.turns.open["t2"].rest is None
+
+
+@pytest.mark.parametrize("before", ["opened", "over"])
+def test_a_turn_rests_at_no_start_of_a_run_that_was_there(before: str) -> None:
+    builder = Builder().start()
+    if before == "over":
+        builder.end()
+    start = {**start_data(claim_data(builder)), "run_id": "r1", "turn_id": "t1" if before == "opened" else "tX"}
+    builder.add("continuation/start", start)
+    assert [turn.rest for turn in fold(builder).turns.open.values()] == [None]
+
+
+# ---------------------------------------------------------------- claims that are not written
+
+UNFIT: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
+    "no segments": ("not the lineage", lambda claim: claim["boundary"].update(segments=[])),
+    "a segment too many": ("not the lineage", lambda claim: claim["boundary"]["segments"].insert(0, {})),
+    "another end": ("not the lineage", lambda claim: claim["boundary"]["segments"][0].update(last_seq=1)),
+    "another beginning": ("not the lineage", lambda claim: claim["boundary"]["segments"][0].update(first_seq=0)),
+    "the source's turn": ("another turn_id", lambda claim: claim["source"].update(turn_id="tX")),
+    "the source's invocation": ("another invocation_id", lambda claim: claim["source"].update(invocation_id="iX")),
+    "the target's claim": (
+        "another claim_id",
+        lambda claim: claim["target_run"].update(
+            continuation={key: claim[key] for key in ("boundary_digest", "source")} | {"claim_id": "cX"}
+        ),
+    ),
+    "the target's source": (
+        "another source",
+        lambda claim: claim["target_run"].update(
+            continuation={key: claim[key] for key in ("boundary_digest", "claim_id")} | {"source": {}}
+        ),
+    ),
+    "a replay beyond the source": ("replays up to event 9", lambda claim: claim.update(replay_through_seq=9)),
+    "another time": ("claimed at 5", lambda claim: claim.update(claimed_at=5)),
+}
+
+
+@pytest.mark.parametrize("what", UNFIT)
+def test_a_claim_that_nothing_could_go_on_from_is_not_written(what: str) -> None:
+    why, change = UNFIT[what]
+    builder = Builder().start().end("interrupted")
+    claim = claim_data(builder)
+    own = {key: claim[key] for key in ("claim_id", "boundary_digest", "source")}
+    claim["target_run"]["continuation"] = own
+    assert refused(builder, "continuation/claim", claim) is None
+    claim["source"] = dict(claim["source"])
+    change(claim)
+    assert why in str(refused(builder, "continuation/claim", claim))
+
+
+def test_nothing_is_claimed_on_a_lineage_that_is_at_fault() -> None:
+    story = chain(2)
+    story.admit(story.claim("r2", boundary={"segments": []})).end("interrupted")
+    segments = story.state.segments("r3")
+    claim = story.claim("r3", segments=segments)
+    state = fold_upto(story, story.seq - 1)
+    with pytest.raises(InvalidEvent, match="nothing goes on from run r3"):
+        state.check(Draft("continuation/claim", claim))
+
+
+def fold_upto(builder: Builder, seq: int) -> State:
+    state = State()
+    for event in events(builder):
+        if event.seq < seq:
+            state.apply(event)
+    return state
+
+
+def test_a_claim_waits_for_the_one_before_it() -> None:
+    story = chain(1)
+    story.start().end("failed")
+    story.claim("r1")
+    second = story.claim("r2", turn=3)
+    state = fold_upto(story, story.seq - 1)
+    with pytest.raises(InvalidEvent, match="turn t3 is claimed and has not started"):
+        state.check(Draft("continuation/claim", second))
+    admitted = {"turn_id": "t3", "run_id": "rA", "previous_root_turn_id": None, "execution": {"kind": "root"}}
+    with pytest.raises(InvalidEvent, match="turn t3 is claimed"):
+        state.check(Draft("turn/admitted", {**admitted, "input": {}, "input_digest": "0" * 64}))
+
+
 # ---------------------------------------------------------------- what is not verified
 
 
@@ -455,18 +687,28 @@ def test_the_first_line_that_is_not_verified() -> None:
     builder = Builder().plain_turn().plain_turn()
     assert fold(builder).unverified_seq is None
     state = fold(builder, lost=[9, 4])
-    assert state.unverified_seq == 5
+    assert (state.unverified_seq, state.lost_seq) == (5, 10)
     kept = summary.from_json(orjson.loads(orjson.dumps(summary.to_json(state))))
-    assert kept.unverified_seq == 5
+    assert (kept.unverified_seq, kept.lost_seq) == (5, 10)
 
 
-@pytest.mark.parametrize(("missing", "unverified", "lost"), [([], [], False), ([[5, 6]], [], True), ([], [4], True)])
-def test_a_gap_says_that_something_was_lost(missing: list[Any], unverified: list[int], lost: bool) -> None:
+@pytest.mark.parametrize(
+    ("missing", "unverified", "newest"),
+    [
+        ([], [], None),
+        ([[5, 6]], [], 6),
+        ([], [4], 4),
+        ([[2, 3], [5, 6]], [4], 6),
+        ([["x"], 1, [2**60]], [], 9),
+    ],
+)
+def test_a_gap_says_that_something_was_lost(missing: list[Any], unverified: list[int], newest: int | None) -> None:
     builder = Builder().plain_turn()
     gap = {"spans": [{"offset": 1, "length": 2}], "missing": missing, "unverified": unverified, "accepted": []}
     seq = builder.add("journal/gap", gap)
     builder.plain_turn()
-    assert fold(builder).unverified_seq == (seq if lost else None)
+    state = fold(builder)
+    assert (state.unverified_seq, state.lost_seq) == ((None, None) if newest is None else (seq, newest))
 
 
 def test_what_a_parent_lost_is_the_parents() -> None:
