@@ -61,6 +61,7 @@ def test_a_closed_writer_leaves_a_snapshot_of_its_fold(path: Path) -> None:
         "labels": [],
         "flagged": False,
         "archived": False,
+        "unsettled": 0,
     }
     assert orjson.loads(second) == orjson.loads(orjson.dumps(to_json(reading.state)))
     state, head, seq = resumed(path)

@@ -78,6 +78,7 @@ def test_a_listing_tells_a_session() -> None:
         "labels": [],
         "flagged": False,
         "archived": False,
+        "unsettled": 0,
     }
 
 
