@@ -90,8 +90,8 @@ class _Planner:
 
     def claim(self, claim: Claim) -> None:
         run_id, turn_id = claim.target_run_id, claim.target_turn_id
-        if self.state.continuations.by_target.get(run_id) != claim.claim_id:
-            return  # an older claim has reserved this run
+        if self.state.continuations.by_target.get(run_id) != claim.claim_id or run_id in self.state.runs.closed:
+            return  # an older claim has reserved this run, or it is over
         run = self.state.runs.live.get(run_id)
         turn = self.state.turns.open.get(turn_id)
         if run is not None and run.terminal_seq is not None:
