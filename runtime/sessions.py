@@ -139,7 +139,10 @@ class SessionManager:
     async def aclose(self, *, source: str = "shutdown") -> None:
         """Stops what runs and closes everything. Raises what failed."""
         self._closed = True
-        await self.kernel.aclose(source=source)
+        try:
+            await self.kernel.aclose(source=source)
+        finally:
+            await self._journals.done()
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Structured lifecycle events of all sessions (see ``lifecycle``); returns what ends the subscription."""
@@ -805,6 +808,11 @@ class _Journals:
         working = self._working[session_id] = asyncio.get_running_loop().run_in_executor(None, work)
         working.add_done_callback(lambda done: self._forget(session_id, done))
         return await asyncio.shield(working)
+
+    async def done(self) -> None:
+        """Waits for all work that holds a lock here: then this process has none any more."""
+        if working := [each for each in self._working.values() if not each.done()]:
+            await asyncio.wait(working)
 
     async def _free(self, session_id: str) -> None:
         while (working := self._working.get(session_id)) is not None and not working.done():

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import stat
+import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
@@ -14,6 +16,7 @@ from ...journal.events import Draft, JsonObject
 
 T = TypeVar("T")
 
+_GETVERSION: Final = 0x80087601
 #: Seconds that an inspector has; where it takes longer nothing is observed.
 SECONDS: Final = 30.0
 #: Bytes of an identity or a checkpoint as JSON. Each run's header holds its identity, and has to fit into a line.
@@ -143,13 +146,39 @@ _AT: Final = f"{_HELD}: data.run."
 
 
 def workspace_identity(cwd: str) -> JsonObject | None:
-    """``{"realpath", "device", "inode"}`` of a directory; None where there is none."""
+    """``{"realpath", "device", "inode", "generation"?}`` of a directory; None where there is none.
+
+    A file system gives the number of a directory that is gone to the next one: where it counts such generations (Linux,
+    ext4 for one), that tells them apart.
+    """
     try:
         real = os.path.realpath(cwd, strict=True)
         found = os.stat(real)
     except (OSError, ValueError):
         return None
-    return {"realpath": real, "device": found.st_dev, "inode": found.st_ino}
+    if not stat.S_ISDIR(found.st_mode):
+        return None
+    identity = {"realpath": real, "device": found.st_dev, "inode": found.st_ino}
+    generation = _generation(real)
+    return identity if generation is None else {**identity, "generation": generation}
+
+
+def _generation(directory: str) -> int | None:
+    """FS_IOC_GETVERSION of linux/fs.h: which of those that had this number the directory is."""
+    if sys.platform != "linux":
+        return None
+    import fcntl
+
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return int.from_bytes(fcntl.ioctl(fd, _GETVERSION, bytes(8))[:4], sys.byteorder)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
 
 
 async def look(cwd: str, tools: Collection[str], *, settled: bool) -> SafetyObservation:

@@ -93,6 +93,9 @@ async def look(tool: Tool, arguments: dict[str, Any], context: ToolContext, *, g
         raise Unproven(f"took longer than {seconds:g} s")
     if body.cancelled():
         raise Unproven("cancelled itself")
+    error = body.exception()
+    if error is not None and not isinstance(error, Exception):
+        raise Unproven(f"raised a {type(error).__name__}") from error
     return body.result()
 
 

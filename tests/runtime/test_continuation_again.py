@@ -15,10 +15,11 @@ from maka.runtime.backends.loop import loop_backend
 from maka.runtime.errors import ContinuationRevalidationError
 from maka.runtime.lifecycle import LifecycleEvent
 from maka.runtime.scripted import Ask, Fail, ScriptedModel
+from maka.runtime.sessions import SessionManager
 from maka.runtime.tools import ToolContext, ToolOutput
 from support.continued import Eyes, Order, Points, Stage, cutting, looping
 from support.disks import FaultyDisk
-from support.managed import app_of, go, told
+from support.managed import app_of, go, playing, told
 
 
 async def died_in_a_look(stage: Stage) -> Order:
@@ -329,5 +330,23 @@ def test_what_a_person_refused_is_not_asked_again(tmp_path: Path) -> None:
             assert "sandbox_boundary_request" not in kinds
             assert order.ran == ["deny", "deny"]
             assert len(stage.of("interaction/requested")) == 1
+
+    go(main())
+
+
+def test_behind_aclose_nothing_of_the_manager_holds_a_session(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        async with stage.life(looping([Ask("order", {})], tools=[Order(stage.image)])) as manager:
+            await manager.create(session_id="s", cwd=stage.work)
+            await told(manager.send("s", "Order chairs."))
+        manager = SessionManager(stage.root, app=app_of(playing()))
+        recovering = asyncio.ensure_future(manager.recover("s"))
+        await asyncio.sleep(0)
+        recovering.cancel()
+        await manager.aclose()
+        with maka.open_session(stage.journal):
+            pass
+        assert "turn/end" in stage.types()
 
     go(main())

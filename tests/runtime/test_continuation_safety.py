@@ -14,7 +14,14 @@ from hypothesis import given
 from maka.journal.codec import MAX_DEPTH, decode, encode
 from maka.journal.events import Draft
 from maka.runtime.continuation import safety
-from maka.runtime.continuation.safety import MAX_BYTES, SafetyObservation, Unobserved, observation_of, observe
+from maka.runtime.continuation.safety import (
+    MAX_BYTES,
+    SafetyObservation,
+    Unobserved,
+    observation_of,
+    observe,
+    workspace_identity,
+)
 
 
 def seen(**values: Any) -> dict[str, Any]:
@@ -170,3 +177,27 @@ def test_one_that_takes_too_long_has_seen_nothing_and_leaves_its_caller_uncancel
         assert not task.cancelling()
 
     asyncio.run(main())
+
+
+def test_a_workspace_is_a_directory_and_the_one_that_is_there(tmp_path: Path) -> None:
+    place = tmp_path / "work"
+    place.mkdir()
+    first = workspace_identity(str(place))
+    assert first is not None
+    assert first == workspace_identity(str(place)) == workspace_identity(f"{tmp_path}/./work")
+    (tmp_path / "link").symlink_to(place)
+    assert workspace_identity(str(tmp_path / "link")) == first
+    (place / "file").write_text("what is in it makes no other one of it")
+    assert workspace_identity(str(place)) == first
+    (place / "file").unlink()
+    place.rmdir()
+    assert workspace_identity(str(place)) is None
+    place.write_text("a file in its place")
+    assert workspace_identity(str(place)) is None
+    place.unlink()
+    place.mkdir()
+    again = workspace_identity(str(place))
+    assert again is not None
+    # Its number may be that of the first; then only a file system that counts generations tells them apart.
+    same = (again["device"], again["inode"]) == (first["device"], first["inode"])
+    assert again != first or (same and "generation" not in again)

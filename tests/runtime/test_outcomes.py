@@ -330,6 +330,7 @@ SECRET = "secret"
 HOSTILE = {
     "raises": (Looker(raises(KeyError(SECRET))), "raised a KeyError"),
     "exits": (Looker(raises(SystemExit(SECRET))), "raised a SystemExit"),
+    "raises what is no Exception": (Looker(raises(GeneratorExit(SECRET))), "raised a GeneratorExit"),
     "cancels itself": (Looker(raises(asyncio.CancelledError(SECRET))), "cancelled itself"),
     "fails": (Looker(raises(ToolFailed(SECRET))), "raised a ToolFailed"),
     "leaves something": (Looker(raises(LeftBehind(SECRET))), "LeftBehind"),
