@@ -24,6 +24,8 @@ from ..journal.wording import NOT_STARTED_ERROR, UNKNOWN_ERROR, not_started, unk
 _CLOSURE: Final = {"kind": "closure", "reason": "host_restarted"}
 #: What a claim's target fails with where its continuation was given up before the provider was called.
 _ABANDONED: Final = {"resume": "continuation_abandoned_before_provider_dispatch", "handoff": "handoff_abandoned"}
+#: What it fails with where nobody knows whether the provider was called.
+_INDETERMINATE: Final = "continuation_indeterminate"
 #: Execution kind → the key of the run header that names the run it came from.
 _LINEAGE: Final = {
     "linked_child_resume": "resumed_from_run_id",
@@ -144,7 +146,10 @@ class _Planner:
         self.end_abandoned(claim, stop)
 
     def end_abandoned(self, claim: Claim, stop: Stop | None) -> None:
-        reason = _aborted(stop.source) if stop else {"kind": "failed", "failure_class": _ABANDONED[claim.purpose]}
+        failure_class = _ABANDONED[claim.purpose]
+        if claim.purpose == "resume" and claim.start_seq is None and (self.state.lost_seq or 0) > claim.seq:
+            failure_class = _INDETERMINATE  # its start may be what was lost
+        reason = _aborted(stop.source) if stop else {"kind": "failed", "failure_class": failure_class}
         self.end(claim.target_turn_id, claim.target_run_id, reason)
 
     # ------------------------------------------------------------ admissions

@@ -19,6 +19,7 @@ from maka.runtime.app import App
 from maka.runtime.backends.loop import loop_backend
 from maka.runtime.backends.scripted import Boundary, Never, Question, Tool, Turn
 from maka.runtime.continuation.plan import Continuation
+from maka.runtime.continuation.safety import workspace_identity
 from maka.runtime.errors import (
     ContinuationParked,
     ContinuationRevalidationError,
@@ -339,7 +340,13 @@ def test_every_live_run_says_in_which_workspace_it_works(tmp_path: Path) -> None
             await stage.failing(manager, "Again.")
             await told(resumed(manager, await stage.continuation(manager)))
         found = stage.work.stat()
-        here = {"realpath": str(stage.work.resolve()), "device": found.st_dev, "inode": found.st_ino}
+        here = workspace_identity(str(stage.work))
+        assert here is not None
+        assert {key: here[key] for key in ("realpath", "device", "inode")} == {
+            "realpath": str(stage.work.resolve()),
+            "device": found.st_dev,
+            "inode": found.st_ino,
+        }
         headers = [data["run"] for data in (*stage.of("turn/start"), *stage.of("run/created"))]
         assert [header["workspace_identity"] for header in headers] == [here] * 3
 
