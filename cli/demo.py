@@ -80,7 +80,7 @@ def _play(console: Console, folder: Path) -> None:
         "It is told to look before it tries again. The order was sent once.",
         "",
         "The session goes on where somebody has looked, and says so: with `maka session settle demo --call … --ok`,",
-        "and then `maka session resume demo`, which sends no message again and makes no call twice.",
+        "then `maka session resume demo --app MODULE:OBJECT`, which sends no message again and makes no call twice.",
     )
     _expect((workplace / "orders.txt").read_text().splitlines() == orders, "the order was sent again")
 
@@ -88,7 +88,7 @@ def _play(console: Console, folder: Path) -> None:
 def _typed(doc: documents.Doc, root: Path) -> documents.Doc:
     """With its commands as somebody types them whose root this is."""
     words = onward.words_of(_SESSION, str(root))
-    steps = [{**step, "command": step["command"].replace(words, _SESSION)} for step in doc["next"]]
+    steps = [{**step, "command": (step["command"] or "").replace(words, _SESSION) or None} for step in doc["next"]]
     return {**doc, "next": steps}
 
 

@@ -17,7 +17,7 @@ from . import exits
 
 if TYPE_CHECKING:
     from ..repair.session import Session
-    from .onward import Words
+    from .onward import Step, Words
 
 Doc = dict[str, Any]
 
@@ -37,25 +37,54 @@ def inspection(target: str, root: str | None, events: bool) -> Answer:
 
     session = survey(target, root)
     doc = session.to_json(events=events)
-    doc["next"] = _next(session, doc, target, root)
+    doc["next"] = _next(session, doc, words_of(target, root, None))
     return Answer(doc, exits.OF_VERDICT[doc["verdict"]])
 
 
-def next_steps(target: str, root: str | None, words: "Words | None" = None) -> list[dict[str, str]]:
-    """What `inspect` says that can be done next, in these words. Raises SessionNotFound."""
+def next_steps(target: str, root: str | None, app: str | None = None) -> "list[Step]":
+    """What `inspect` says that can be done next, with the app that was named. Raises SessionNotFound."""
     from ..repair.session import survey
 
     session = survey(target, root)
-    return _next(session, session.to_json(), target, root, words)
+    return _next(session, session.to_json(), words_of(target, root, app))
 
 
-def _next(
-    session: "Session", doc: Doc, target: str, root: str | None, words: "Words | None" = None
-) -> list[dict[str, str]]:
+def words_of(target: str, root: str | None, app: str | None) -> "Words":
+    """How commands name the session and the app, as they were typed here."""
     from . import onward
 
-    words = words or onward.Words(onward.words_of(target, root))
-    return onward.steps(doc, session.unknown_calls(), session.newest_run, words)
+    return onward.Words(onward.words_of(target, root), lambda: _app_words(app, root))
+
+
+def _app_words(name: str | None, root: str | None) -> str:
+    """What a command needs behind TARGET to have the app that this one was given, or that it lacks; else nothing."""
+    import os
+    from shlex import quote
+
+    if name is not None:
+        return f" --app {quote(name)}"
+
+    from ..runtime.app import find_app
+    from ..runtime.errors import AppError
+
+    try:
+        found = find_app(None, place_of_config(root), os.environ)
+    except AppError:
+        found = None  # a configuration that cannot be used is the matter of whoever runs the app
+    return " --app MODULE:OBJECT" if found is None else ""
+
+
+def place_of_config(root: str | None) -> Path:
+    """Where the configuration is looked for that names the app."""
+    from ..journal.store import default_root
+
+    return Path(root) if root is not None else default_root()
+
+
+def _next(session: "Session", doc: Doc, words: "Words") -> "list[Step]":
+    from . import onward
+
+    return onward.steps(doc, session.unknown_calls(), session.newest_run, words, lost=session.lost)
 
 
 def conversation(target: str, root: str | None, *, for_people: bool) -> Answer:
@@ -177,11 +206,10 @@ def application(name: str | None, root: str | None) -> Doc:
     import os
     import sys
 
-    from ..journal.store import default_root
     from ..runtime.app import load_app
     from ..runtime.permissions import MODES, stance
 
-    place = Path(root) if root is not None else default_root()
+    place = place_of_config(root)
     # What the app's module prints is no part of the answer.
     with contextlib.redirect_stdout(sys.stderr):
         app, source = load_app(name, place, os.environ, Path.cwd())

@@ -9,7 +9,7 @@ import attrs
 from .text import line
 
 Doc = Mapping[str, Any]
-Step = dict[str, str]
+Step = dict[str, str | None]
 
 #: Steps for calls, of many.
 _CALLS: Final = 20
@@ -28,14 +28,20 @@ _ENDED: Final = {
 _WITH: Final = {"step_limit": " with as many steps again"}
 #: What a call's tool has declared → another way than to state what came of the call.
 _AGAIN: Final = ("read_only", "idempotent")
+#: What goes on where no command does.
+_MESSAGE: Final = "send a message in your program (`manager.send`)"
 
 
 @attrs.frozen
 class Words:
-    """How commands name the session, and what those need behind that which run something."""
+    """How commands name the session, and what those need behind that which run something: asked for only by these."""
 
     session: str
-    app: str = ""
+    app_words: Callable[[], str]
+
+    @property
+    def app(self) -> str:
+        return self.app_words()
 
     @property
     def resume(self) -> str:
@@ -47,23 +53,25 @@ def words_of(target: str, root: str | None) -> str:
     return quote(line(target)) + ("" if root is None else f" --root {quote(line(root))}")
 
 
-def steps(doc: Doc, unknown: Sequence[Doc], newest_run: str | None, words: Words) -> list[Step]:
-    """``[{command, why}]`` for a document of `inspect`.
+def steps(doc: Doc, unknown: Sequence[Doc], newest_run: str | None, words: Words, *, lost: bool = False) -> list[Step]:
+    """``[{command, why}]`` for a document of `inspect`; the command is None where only a program can do it.
 
-    ``unknown`` and ``newest_run`` as a ``Session`` gives them. Nothing while somebody has the session open, or before
-    damage is dealt with.
+    ``unknown``, ``newest_run`` and ``lost`` as a ``Session`` gives them: where lines are lost no run is resumed.
+    Nothing while somebody has the session open, or before damage is dealt with.
     """
     if doc["verdict"] not in _GOES_ON or doc["writer"] is not None:
         return []
-    claims = list(_claims(doc, words))
-    lineage = _lineage(doc, newest_run)
-    calls = [step for call in unknown[:_CALLS] for step in _call(doc, call, unknown, lineage, words)]
+    claims = list(_claims(doc, words, lost))
+    lineage = set() if lost else _lineage(doc, newest_run)
+    calls = [step for call in unknown[:_CALLS] for step in _call(doc, call, unknown, lineage, words, lost)]
     blocked = bool(claims) or any(call["run_id"] in lineage for call in unknown)
-    return [*claims, *calls, *([] if blocked else _resumed(doc, newest_run, words))]
+    return [*claims, *calls, *([] if blocked else _goes_on(doc, newest_run, words, lost))]
 
 
-def _claims(doc: Doc, words: Words) -> Iterator[Step]:
+def _claims(doc: Doc, words: Words, lost: bool) -> Iterator[Step]:
     for claim in doc["continuations"]:
+        if claim["state"] == "repair_required" and lost:
+            continue  # a repair closes its run, and nothing goes on from there
         if (step := _OF_CLAIM.get(claim["state"])) is not None:
             yield step(claim, words)
 
@@ -84,12 +92,12 @@ _OF_CLAIM: Final[dict[str, Callable[[Doc, Words], Step]]] = {
 }
 
 
-def _call(doc: Doc, call: Doc, unknown: Sequence[Doc], lineage: set[str], words: Words) -> Iterator[Step]:
+def _call(doc: Doc, call: Doc, unknown: Sequence[Doc], lineage: set[str], words: Words, lost: bool) -> Iterator[Step]:
     where = next((f" of turn {turn['turn']}" for turn in doc["turns"] if turn["turn_id"] == call["turn_id"]), "")
     what = f"{call['name']} ({call['call_id']}){where}: nobody knows what came of it"
     if call["operation_id"] is None:
         return  # no outcome is recorded for a call whose dispatch was lost
-    if call["recovery"] == "reconcile":
+    if call["recovery"] == "reconcile" and not lost:
         yield {"command": words.resume, "why": f"{what}; its tool looks by itself"}
     if call["recovery"] in _AGAIN and call["run_id"] in lineage:
         yield {"command": f"{words.resume} --rerun {call['recovery']}", "why": f"{what}; its tool may be called again"}
@@ -112,13 +120,45 @@ def _lineage(doc: Doc, run_id: str | None) -> set[str]:
     return runs
 
 
-def _resumed(doc: Doc, newest_run: str | None, words: Words) -> list[Step]:
-    run = next((run for run in doc["runs"] if run["run_id"] == newest_run), None)
-    if run is None or run["status"] not in _RESUMED or doc["settings"].get("archived") is True:
+def _goes_on(doc: Doc, newest_run: str | None, words: Words, lost: bool) -> list[Step]:
+    """From the newest run, if there is a reason to; where that is claimed, from the run that came of it."""
+    runs = {run["run_id"]: run for run in doc["runs"]}
+    if newest_run is None or doc["settings"].get("archived") is True:
         return []
+    stopped, last = _stopped(doc, runs.get(newest_run)), _came_of(doc, newest_run)
+    if stopped is None or (last in runs and runs[last]["status"] == "completed"):
+        return []
+    if lost:
+        return [_message(stopped, "and lines are lost in which somebody may have gone on from there")]
+    if last not in runs:
+        return [_message(stopped, "and the run that was to go on from there never began")]
+    stopped = _stopped(doc, runs[last])
+    if stopped is None:
+        return []
+    command = words.resume + ("" if last == newest_run else f" --run {quote(last)}")
+    return [{"command": command, "why": f"{_how(stopped)}; this goes on from there{_WITH.get(stopped['status'], '')}"}]
+
+
+def _stopped(doc: Doc, run: Doc | None) -> Doc | None:
+    """The run's turn, where there is a reason to go on from it."""
+    if run is None or run["status"] not in _RESUMED:
+        return None
     turn = next((turn for turn in doc["turns"] if turn["turn_id"] == run["turn_id"]), None)
-    if turn is None or turn["status"] not in _ENDED:
-        return []
-    status = turn["status"]
-    why = f"turn {turn['turn']} {_ENDED[status]}; this goes on from there{_WITH.get(status, '')}"
-    return [{"command": words.resume, "why": why}]
+    return turn if turn is not None and turn["status"] in _ENDED else None
+
+
+def _came_of(doc: Doc, run_id: str) -> str:
+    """The last run that claims lead to from this one; itself where none does."""
+    claimed: list[Doc] = list(doc["continuations"])
+    while (claim := next((claim for claim in claimed if claim["source"]["run_id"] == run_id), None)) is not None:
+        claimed.remove(claim)
+        run_id = claim["target"]["run_id"]
+    return run_id
+
+
+def _how(turn: Doc) -> str:
+    return f"turn {turn['turn']} {_ENDED[turn['status']]}"
+
+
+def _message(turn: Doc, more: str) -> Step:
+    return {"command": None, "why": f"{_how(turn)}, {more}: {_MESSAGE}"}

@@ -106,7 +106,9 @@ def onward(doc: Doc, paint: Painter) -> Lines:
     """What can be done next: each reason, and below it the commands that it is for."""
     commands: dict[str, list[str]] = {}
     for step in _rows(doc, "next"):
-        commands.setdefault(line(step.get("why")), []).append(line(step.get("command")))
+        named = commands.setdefault(line(step.get("why")), [])
+        if step.get("command") is not None:
+            named.append(line(step["command"]))
     rows = [
         row
         for why, named in commands.items()

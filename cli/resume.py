@@ -6,7 +6,6 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import attrs
@@ -15,7 +14,7 @@ from ..journal.errors import JournalDamaged, JournalError, JournalUnsupported
 from ..journal.events import Event, JsonObject, Recovery
 from ..journal.reader import JOURNAL, resolve
 from ..journal.shapes import SESSION_ID
-from ..journal.store import SESSIONS, default_root
+from ..journal.store import SESSIONS
 from ..repair.apply import refuse_locked, repair
 from ..repair.plan import appended_json
 from ..repair.session import Session, inspect, survey
@@ -25,7 +24,7 @@ from ..runtime.continuation.safety import SafetyObservation, look
 from ..runtime.errors import ContinuationRevalidationError, RuntimeFailure
 from ..runtime.sessions import SessionManager
 from . import exits, naming
-from .documents import Answer, Doc
+from .documents import Answer, Doc, place_of_config
 from .failures import failure_of
 from .render import words
 
@@ -38,6 +37,8 @@ if TYPE_CHECKING:
 #: Who stops a turn, as its end will say: a person at the keyboard, and the command that finds nobody to answer.
 _PERSON: Final = "user"
 _NOBODY: Final = "nobody_to_answer"
+#: The remark of a plan that goes on from a run that has completed.
+_COMPLETED: Final = "source_completed"
 
 
 @attrs.frozen
@@ -90,7 +91,7 @@ def app_of(name: str | None, root: str | None) -> App | None:
 
     The root of a path is not asked: whoever made the session's folder does not say what runs here.
     """
-    place = _place_of_config(root)
+    place = place_of_config(root)
     if find_app(name, place, os.environ) is None:
         return None
     return load_app(name, place, os.environ, Path.cwd())[0]
@@ -98,19 +99,8 @@ def app_of(name: str | None, root: str | None) -> App | None:
 
 def refuse_without_app(root: str | None) -> NoReturn:
     """Raises the AppError that says how one is named."""
-    load_app(None, _place_of_config(root), os.environ, Path.cwd())
+    load_app(None, place_of_config(root), os.environ, Path.cwd())
     raise AssertionError("there was none a moment ago")
-
-
-def _place_of_config(root: str | None) -> Path:
-    return Path(root) if root is not None else default_root()
-
-
-def app_words(name: str | None, root: str | None) -> str:
-    """What a command needs behind TARGET to have the app that this one was given, or that it lacks; else nothing."""
-    if name is not None:
-        return f" --app {quote(name)}"
-    return " --app MODULE:OBJECT" if find_app(None, _place_of_config(root), os.environ) is None else ""
 
 
 def _nothing_to_run(path: Path) -> App:
@@ -243,6 +233,15 @@ def boundary_of(place: Place, continuation: "Continuation") -> Doc:
         out["role"] = anchor["role"]
         out["call_id"] = next((block.get("call_id") for block in anchor["content"]), None)
     return out
+
+
+def unasked(answer: Answer) -> Answer | None:
+    """The answer in place of a run that would take a completed one's answer from the model; None where none does."""
+    said = next((row["message"] for row in answer.doc["diagnostics"] if row["code"] == _COMPLETED), None)
+    if said is None:
+        return None
+    refusal = f"nothing was run yet. {said.removesuffix('.')}, and give `--again` if it is"
+    return Answer(answer.doc, exits.PENDING, refusal)
 
 
 # ---------------------------------------------------------------- run

@@ -46,6 +46,12 @@ def resume(
             help="The run to go on from, or the beginning of its id; the latest that was cut off if not given.",
         ),
     ] = None,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again", help="With --run: it may be one that has completed. Its answer is then kept from the model."
+        ),
+    ] = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="Say whether it can go on, and from where; write nothing.")
     ] = False,
@@ -75,27 +81,37 @@ def resume(
     Else a new run goes on from the last safe point of the old one, without sending a message again, and is shown while
     it works. Ctrl-C stops it; a second one does not wait for that.
 
-    Exit code: 0 done, or the plan says that it goes on, 1 parked, or the turn failed or was stopped, 5 the turn met a
-    limit, 2 no such session or run, no app (what was left open is closed even so), or an error while writing, 3 locked
-    by a live writer, 4 damaged, unsupported or unreadable, 130 stopped by Ctrl-C.
+    Exit code: 0 done, or the plan says that it goes on, 1 parked, or the turn failed or was stopped, or --again is
+    missing, 5 the turn met a limit, 2 no such session or run, no app (what was left open is closed even so), or an
+    error while writing, 3 locked by a live writer, 4 damaged, unsupported or unreadable, 130 stopped by Ctrl-C.
     """
     import asyncio
     import contextlib
     import sys
 
-    from . import continuation, documents, onward
-    from . import resume as work
+    from . import continuation, documents
 
     console: Console = context.obj
     kinds = _kinds(context, rerun)
     _check_mode(context, permission_mode, plan)
     _check_id(context, "--run", run)
+    if again and run is None:
+        raise WrongUsage("--again is for a run that has completed; name it by --run ID", ctx=context)
     # What an app, its backends and its tools print is no part of the answer.
     with contextlib.redirect_stdout(sys.stderr), console.logged("maka.runtime"):
         try:
             answer = asyncio.run(
                 _resume(
-                    console, target, root, app, run=run, rerun=kinds, mode=permission_mode, dry=plan, as_json=as_json
+                    console,
+                    target,
+                    root,
+                    app,
+                    run=run,
+                    again=again,
+                    rerun=kinds,
+                    mode=permission_mode,
+                    dry=plan,
+                    as_json=as_json,
                 )
             )
         except asyncio.CancelledError:
@@ -104,8 +120,7 @@ def resume(
         return give(console, answer, None)
     then = {}
     if answer.refusal is None and answer.doc["turn"] is not None:
-        words = onward.Words(onward.words_of(target, root), work.app_words(app, root))
-        then = {"next": documents.next_steps(target, root, words)}
+        then = {"next": documents.next_steps(target, root, app)}
     refused = answer.refusal is not None
     return give(console, answer, lambda doc, paint: continuation.end({**doc, **then}, paint, refused=refused))
 
@@ -117,12 +132,13 @@ async def _resume(
     name: str | None,
     *,
     run: str | None,
+    again: bool,
     rerun: "list[Recovery]",
     mode: str | None,
     dry: bool,
     as_json: bool,
 ) -> "Answer":
-    from . import continuation, onward
+    from . import continuation, documents
     from . import resume as work
     from .live import Live
 
@@ -130,7 +146,7 @@ async def _resume(
     place, app = work.place_of(target, root), work.app_of(name, root)
     if app is None and mode is not None:
         work.refuse_without_app(root)
-    words = onward.Words(onward.words_of(target, root), work.app_words(name, root))
+    words = documents.words_of(target, root, name)
     async with place.manager(app) as manager:
         with console.working(f"reading {target}"):
             source = None if run is None else work.run_of(place, run)
@@ -143,6 +159,8 @@ async def _resume(
             console.write(continuation.plan(answer.doc, console.paint, boundary, words))
         if dry or going is None:
             return answer
+        if not again and (refused := work.unasked(answer)) is not None:
+            return refused
         if app is None:
             work.refuse_without_app(root)
         live = None if as_json else Live(console)
@@ -200,7 +218,7 @@ def settle(
     _check_id(context, "--call", call)
     import asyncio
 
-    from . import continuation, documents, onward
+    from . import continuation, documents
     from . import resume as work
 
     console: Console = context.obj
@@ -210,8 +228,7 @@ def settle(
     if as_json:
         console.document(doc)
     else:
-        words = onward.Words(onward.words_of(target, root), work.app_words(None, root))
-        then = {"next": documents.next_steps(target, root, words)}
+        then = {"next": documents.next_steps(target, root)}
         console.write(continuation.settlement({**doc, **then}, console.paint))
     return exits.DONE
 

@@ -198,6 +198,11 @@ class Session:
         """The run of this journal that was opened last; None where none was."""
         return self._state.runs.newest
 
+    @property
+    def lost(self) -> bool:
+        """Are lines of this journal lost, or not proven to be as they were written? Then none of its runs goes on."""
+        return self._state.lost_seq is not None
+
     @cached_property
     def _facts(self) -> _Facts:
         return self._before or _Facts.of(self._state)

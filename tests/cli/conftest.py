@@ -1,4 +1,4 @@
-"""The command, run from an empty folder and with a root of its own."""
+"""The command, run from an empty folder and with a root of its own and no app."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,4 +15,5 @@ def maka_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., comm
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     monkeypatch.setenv("MAKA_HOME", str(tmp_path / "root"))
+    monkeypatch.delenv("MAKA_APP", raising=False)
     return lambda *words: command.here(*words).checked()

@@ -36,7 +36,7 @@ def test_it_shows_what_it_promises(folder: Path) -> None:
     for part in told[1:4]:
         assert "→ `maka session settle demo --call call-1 --ok|--error TEXT`" in part
     assert "Do not retry blindly." in told[4]
-    assert "`maka session resume demo`" in told[4]
+    assert "`maka session resume demo --app MODULE:OBJECT`" in told[4]
     assert list(folder.iterdir()) == []
     assert running(folder) == []
 

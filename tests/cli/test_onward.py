@@ -23,8 +23,13 @@ GOES_ON = "maka session resume s"
 SETTLE = "maka session settle s --call c1 --ok|--error TEXT"
 
 
-def told(doc: dict[str, Any], *unknown: dict[str, Any], newest: str | None = "r1") -> list[str]:
-    return [step["command"] for step in steps(doc, unknown, newest, Words("s"))]
+WORDS = Words("s", lambda: "")
+
+
+def told(
+    doc: dict[str, Any], *unknown: dict[str, Any], newest: str | None = "r1", lost: bool = False
+) -> list[str | None]:
+    return [step["command"] for step in steps(doc, unknown, newest, WORDS, lost=lost)]
 
 
 def claim(state: str, source: str = "r1", target: str = "r2") -> dict[str, Any]:
@@ -34,7 +39,7 @@ def claim(state: str, source: str = "r1", target: str = "r2") -> dict[str, Any]:
 def test_the_session_is_named_as_it_was_typed() -> None:
     assert words_of("s", None) == "s"
     assert words_of("a b/journal.jsonl", "my root") == "'a b/journal.jsonl' --root 'my root'"
-    [step] = steps(DOC, [], "r1", Words("s --root x", " --app a:b"))
+    [step] = steps(DOC, [], "r1", Words("s --root x", lambda: " --app a:b"))
     assert step == {
         "command": "maka session resume s --root x --app a:b",
         "why": "turn 1 was cut off; this goes on from there",
@@ -59,7 +64,7 @@ def test_the_newest_turn_goes_on_unless_it_is_done(status: str, run: str, expect
 
 
 def test_a_limit_of_steps_is_given_again() -> None:
-    [step] = steps({**DOC, "turns": [{**TURN, "status": "step_limit"}]}, [], "r1", Words("s"))
+    [step] = steps({**DOC, "turns": [{**TURN, "status": "step_limit"}]}, [], "r1", WORDS)
     assert step["why"] == "turn 1 met its limit of steps; this goes on from there with as many steps again"
 
 
@@ -103,7 +108,77 @@ def test_calls_of_one_name_are_told_apart_by_their_operation() -> None:
 def test_a_claim_that_is_not_settled_comes_first() -> None:
     assert told({**DOC, "continuations": [claim("started_indeterminate")]}) == ["maka session settle s --claim k1"]
     assert told({**DOC, "continuations": [claim("repair_required")]}) == [GOES_ON]
-    assert told({**DOC, "continuations": [claim("reserved")]}) == [GOES_ON]
+    assert told({**DOC, "continuations": [claim("repair_required")]}, CALL) == [GOES_ON, SETTLE]
+
+
+def test_where_the_newest_run_is_claimed_the_run_that_came_of_it_goes_on() -> None:
+    def claimed(status: str, *more: dict[str, Any]) -> dict[str, Any]:
+        runs = [{**RUN, "run_id": "r2", "turn_id": "t2", "status": status}, RUN]
+        turns = [TURN, {"turn_id": "t2", "turn": 2, "status": "step_limit"}]
+        return {**DOC, "runs": runs, "turns": turns, "continuations": [claim("settled"), *more]}
+
+    assert steps(claimed("failed"), [], "r1", WORDS) == [
+        {
+            "command": "maka session resume s --run r2",
+            "why": "turn 2 met its limit of steps; this goes on from there with as many steps again",
+        }
+    ]
+    assert told(claimed("completed")) == [], "nothing needs to go on"
+    assert told(claimed("completed"), lost=True) == []
+    assert told(claimed("running")) == []
+    [step] = steps(claimed("failed", claim("settled", "r2", "r3")), [], "r1", WORDS)
+    assert step == {
+        "command": None,
+        "why": "turn 1 was cut off, and the run that was to go on from there never began: "
+        "send a message in your program (`manager.send`)",
+    }
+    assert told(claimed("failed", claim("settled", "r2", "r1"))) == [GOES_ON], "it comes back to itself"
+
+
+def test_where_lines_are_lost_only_a_message_goes_on() -> None:
+    [step] = steps(DOC, [], "r1", WORDS, lost=True)
+    assert step["command"] is None
+    assert step["why"] == (
+        "turn 1 was cut off, and lines are lost in which somebody may have gone on from there: "
+        "send a message in your program (`manager.send`)"
+    )
+    assert told(DOC, {**CALL, "recovery": "read_only"}, lost=True) == [SETTLE, None], "it is not in a message's way"
+    assert told(DOC, {**CALL, "recovery": "reconcile"}, lost=True) == [SETTLE, None]
+    claimed = {**DOC, "continuations": [claim("started_indeterminate")]}
+    assert told(claimed, lost=True) == ["maka session settle s --claim k1"]
+    assert told({**DOC, "continuations": [claim("repair_required")]}, lost=True) == [None]
+    assert told({**DOC, "settings": {"archived": True}}, lost=True) == []
+
+
+def test_a_salvaged_session_is_not_sent_to_a_command_that_parks(maka_: Callable[..., Any], tmp_path: Path) -> None:
+    journal = Builder().plain_turn().start().step().says().end_step().end("failed")
+    lines = journal.lines
+    raw = b"".join(line + b"\n" for line in (*lines[:3], lines[3][:40], *lines[4:]))
+    path = journal.write(tmp_path, raw)
+    assert "next" not in maka_("journal", "inspect", path).out.split("\n"), "damage comes first"
+    for words in (("repair", path, "--salvage"), ("inspect", path)):
+        told = [row.strip() for row in maka_("journal", *words).out.splitlines()]
+        assert told[-2] == "next"
+        assert told[-1].startswith("turn 2 failed, and lines are lost")
+        assert told[-1].endswith("send a message in your program (`manager.send`)")
+
+
+@pytest.mark.parametrize(
+    ("config", "app"),
+    [(None, " --app MODULE:OBJECT"), ('[maka]\napp = "agent:app"\n', ""), ("[", " --app MODULE:OBJECT")],
+)
+def test_a_command_names_an_app_where_none_is_configured(
+    maka_: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str | None, app: str
+) -> None:
+    root = tmp_path / "root"
+    Builder("s").start().step().says().end_step().end("failed").write(root)
+    if config is not None:
+        (root / "config.toml").write_text(config)
+        (root / "config.toml").chmod(0o600)
+    for words in (("inspect", "s"), ("repair", "s")):
+        assert maka_("journal", *words).out.endswith(f"→ `maka session resume s{app}`\n")
+    monkeypatch.setenv("MAKA_APP", "agent:app")
+    assert maka_("journal", "inspect", "s").out.endswith("→ `maka session resume s`\n")
 
 
 def test_inspect_and_repair_say_what_comes_next(
@@ -124,7 +199,7 @@ def test_inspect_and_repair_say_what_comes_next(
     assert step["command"] == f"maka session settle s --root {orders.root} --call c1 --ok|--error TEXT"
     assert maka_("session", "settle", "s", "--root", orders.root, "--call", "c1", "--ok").code == 0
     [step] = maka_("journal", "inspect", orders.session, "--json").json["next"]
-    assert step["command"] == f"maka session resume {orders.session}"
+    assert step["command"] == f"maka session resume {orders.session} --app MODULE:OBJECT"
     assert "stated by a person" in maka_("journal", "show", orders.journal).out
 
 
@@ -136,10 +211,10 @@ def test_of_a_fork_only_its_own_turns_go_on(maka_: Callable[..., Any], tmp_path:
     fork.turn = 1
     fork.write(root)
     assert [step["command"] for step in maka_("journal", "inspect", "parent", "--json").json["next"]] == [
-        "maka session resume parent"
+        "maka session resume parent --app MODULE:OBJECT"
     ]
     assert maka_("journal", "inspect", "fork", "--json").json["next"] == []
     fork.start().step().says().end_step().end("failed").write(root)
     assert [step["command"] for step in maka_("journal", "inspect", "fork", "--json").json["next"]] == [
-        "maka session resume fork"
+        "maka session resume fork --app MODULE:OBJECT"
     ]

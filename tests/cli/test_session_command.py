@@ -240,6 +240,33 @@ def test_the_run_that_is_named_is_the_one(resume: Run, orders: Orders) -> None:
     assert ran.json["source_run_id"] == source
 
 
+def test_a_run_that_has_completed_is_answered_anew_only_where_that_is_meant(resume: Run, orders: Orders) -> None:
+    orders.kill_at("text")
+    run = resume(*APP, "--json").json["turn"]["run_id"]
+    before = orders.journal.read_bytes()
+    ran = resume(*APP, "--run", run, "--plan")
+    assert ran.code == 0
+    assert f"source_completed: Run {run} has completed, and is answered anew" in ran.out
+    ran = resume(*APP, "--run", run)
+    assert ran.code == 1
+    [sentence] = ran.err.splitlines()
+    assert sentence.startswith(f"maka: nothing was run yet. Run {run} has completed")
+    assert sentence.endswith("send a new message if that is not meant, and give `--again` if it is")
+    assert "goes on as" not in ran.out
+    ran = resume(*APP, "--run", run, "--json")
+    assert (ran.code, codes(ran.json), ran.json["turn"]) == (1, ["source_completed"], None)
+    assert orders.journal.read_bytes() == before
+    assert resume(*APP, "--run", run, "--again", "--plan").code == 0
+    ran = resume(*APP, "--run", run, "--again", "--json")
+    assert (ran.code, ran.json["source_run_id"], ran.json["turn"]["status"]) == (0, run, "completed")
+
+
+def test_a_run_that_was_cut_off_may_be_named_with_again_too(resume: Run, orders: Orders) -> None:
+    orders.kill_at("text")
+    run = maka.inspect(orders.journal).runs()[-1]["run_id"]
+    assert resume(*APP, "--run", run, "--again").code == 0
+
+
 # ---------------------------------------------------------------- --plan
 
 
@@ -691,7 +718,7 @@ def test_what_is_not_there(maka_: Run, resume: Run, orders: Orders) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("--rerun", "never"), ("--rerun", ""), ("--plan", "extra"), ("--run",), ("--run", "")]
+    "words", [("--rerun", "never"), ("--rerun", ""), ("--plan", "extra"), ("--run",), ("--run", ""), ("--again",)]
 )
 def test_wrong_usage(resume: Run, orders: Orders, words: tuple[str, ...]) -> None:
     orders.kill_at("text")
@@ -715,7 +742,7 @@ def test_help_and_completion(maka_: Run) -> None:
     assert ran.code == 2
     assert "resume" in ran.err
     for command, words in {
-        "resume": ("--run", "--plan", "--rerun", "--app", "--json", "--root", "Exit code", "Ctrl-C", "130"),
+        "resume": ("--run", "--again", "--plan", "--rerun", "--app", "--json", "--root", "Exit code", "Ctrl-C", "130"),
         "settle": ("--claim", "--call", "--ok", "--error", "--json", "--root", "Exit code", "130"),
     }.items():
         ran = maka_("session", command, "--help")
