@@ -65,9 +65,12 @@ class _Planner:
     resolved: set[str] = attrs.field(factory=set)
     #: Runs that go on: their interactions stay pending.
     live: set[str] = attrs.field(factory=set)
+    #: Runs of open turns that are closed.
+    ending: set[str] = attrs.field(factory=set)
 
     def plan(self) -> Closing:
         state = self.state
+        self.ending = {turn.newest_run for turn in state.turns.open.values() if not state.turns.left_alone(turn)}
         for claim in state.continuations.claims.values():
             self.claim(claim)
         for admission in state.admissions.open.values():
@@ -252,7 +255,7 @@ class _Planner:
     def turn(self, turn: OpenTurn) -> None:
         stop = self.stop_of(turn.turn_id)
         abandoned = self.handoff_claim(turn) if turn.rest == "paused" and stop is not None else None
-        if self.state.turns.left_alone(turn) or (turn.rest == "paused" and abandoned is None):
+        if self.left_alone(turn) or (turn.rest == "paused" and abandoned is None):
             self.live.update(turn.run_ids)
             return
         unanswered = turn.unanswered()
@@ -280,6 +283,14 @@ class _Planner:
             self.end(turn.turn_id, turn.newest_run, {"kind": "interrupted"})
         else:
             self.end(turn.turn_id, turn.newest_run, _aborted(stop.source), note=stop.source)
+
+    def left_alone(self, turn: OpenTurn) -> bool:
+        """Of a turn that rests at a start somebody has to be able to settle it: its run is not over, nor ended here."""
+        if turn.rest == "indeterminate":
+            run = self.state.runs.live.get(turn.newest_run)
+            if run is None or run.claim_id is None or run.terminal_seq is not None or run.run_id in self.ending:
+                return False
+        return self.state.turns.left_alone(turn)
 
     def handoff_claim(self, turn: OpenTurn) -> Claim | None:
         """The claim by which a paused turn's successor goes on: the one on disk, else one with the pause's ids.

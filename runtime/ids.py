@@ -12,16 +12,20 @@ def new_id() -> str:
     return uuid.uuid4().hex
 
 
-def check_id(name: str, value: object) -> None:
-    """Raises InvalidEvent for what can be no id: the journal would refuse it, or keep another one in its place."""
+def unsuitable(value: object) -> str | None:
+    """Why a value can be no id: the journal would refuse it, or keep another one in its place."""
     if not isinstance(value, str):
-        wrong = f"must be a text, not {type(value).__name__}"
-    elif not value:
-        wrong = "is empty; give one, or none for a fresh one"
-    elif len(value) > MAX_ID:
-        wrong = f"has {len(value)} characters; at most {MAX_ID} are allowed"
-    elif encodable(value) != value:
-        wrong = "holds half a character (a lone surrogate), which cannot be written"
-    else:
-        return
-    raise InvalidEvent(f"{name} {wrong}", type="turn/start", key=name)
+        return f"must be a text, not {type(value).__name__}"
+    if not value:
+        return "is empty; give one, or none for a fresh one"
+    if len(value) > MAX_ID:
+        return f"has {len(value)} characters; at most {MAX_ID} are allowed"
+    if encodable(value) != value:
+        return "holds half a character (a lone surrogate), which cannot be written"
+    return None
+
+
+def check_id(name: str, value: object) -> None:
+    """Raises InvalidEvent for what can be no id."""
+    if (wrong := unsuitable(value)) is not None:
+        raise InvalidEvent(f"{name} {wrong}", type="turn/start", key=name)

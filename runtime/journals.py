@@ -49,8 +49,8 @@ class OpenSession:
     directory: Path
     journal: SessionJournal
     conversation: Conversation | None = None
-    #: It was tried to find out about its calls of unknown outcome.
-    reconciled: bool = False
+    #: Calls of unknown outcome whose tools were asked since it was opened, by the number of their tool/call.
+    asked: set[int] = attrs.field(factory=set)
     #: What was appended while the conversation was read; None while nobody reads it.
     _missed: list[Event] | None = attrs.field(default=None, init=False)
 

@@ -15,6 +15,7 @@ import attrs
 from ..journal.errors import InvalidEvent, JournalError
 from ..journal.events import Blocks, Draft, Event, JsonObject, Usage
 from .assembly import Assembly
+from .ids import unsuitable
 from .live_text import LiveText
 from .model import ModelError, TextDelta, ThinkingDelta, ToolCallChunk
 from .progress import Call, Progress, ending, settled, user_message
@@ -319,8 +320,8 @@ class Ledger:
         return progress.streaming
 
     def _fresh(self, name: str) -> str:
-        """A backend may call two messages the same; the journal does not."""
-        return name if name not in self._written else self._new_id()
+        """A backend may call two messages the same, or by what can be no id; the journal does not."""
+        return name if name not in self._written and unsuitable(name) is None else self._new_id()
 
     def _write(self, stop_reason: str, *, bare: bool = False) -> None:
         """The message that came in pieces, if there is one. ``bare``: also if there are only its counts."""

@@ -77,7 +77,8 @@ async def reconcile_calls(
 ) -> int:
     """Asks the tools of a session what became of its unknown calls that may be reconciled; of how many it is known now.
 
-    Oldest first, and each outcome is durable before the next call is looked at. No turn may run meanwhile. ``events``
+    Oldest first, each call once for each time that the session is opened, and each outcome is durable before the next
+    call is looked at. No turn may run meanwhile. ``events``
     gives the session's own, oldest first, and is called in a thread, where there is somebody to ask. Raises
     JournalError.
     """
@@ -85,8 +86,12 @@ async def reconcile_calls(
     due = [
         call
         for call in unsettled(opened.journal.state)
-        if call.recovery == "reconcile" and call.operation_id is not None and offers_look(by_name.get(call.name))
+        if call.recovery == "reconcile"
+        and call.operation_id is not None
+        and call.call_seq not in opened.asked
+        and offers_look(by_name.get(call.name))
     ]
+    opened.asked.update(call.call_seq for call in due)
     known = 0
     for call, dispatched in await _dispatched(due, events):
         draft = await reconciled(

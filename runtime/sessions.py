@@ -10,6 +10,7 @@ import attrs
 
 from ..journal.errors import InvalidEvent, JournalConflict, JournalError, JournalLocked
 from ..journal.events import Blocks, Draft, Event, JsonObject, Purpose, Recovery
+from ..journal.state import State
 from ..journal.store import FileStore
 from ..journal.views.session import SETTINGS, TOOL_BOUNDARY
 from ..journal.writer import Hook as AppendHook
@@ -43,6 +44,7 @@ from .kernel.generations import Deadlines
 from .kernel.kernel import RuntimeKernel, SessionStatus
 from .kernel.stream import TurnStream
 from .lifecycle import Lifecycle, Listener
+from .lingering import lingering
 from .opening import facts_of
 from .permissions import MODES
 from .recovery import Recovered, Tell, reconcile_calls, recover, rerun_calls
@@ -393,7 +395,7 @@ class SessionManager:
             return Recovered(session_id, "open")
         try:
             async with self.kernel.session(session_id) as session:
-                session.reconciled = False
+                session.asked.clear()
                 unknown = session.journal.state.turns.unknown.values()
                 unsettled = sum(call.recovery == "reconcile" for call in unknown)
         except JournalError as error:
@@ -463,9 +465,7 @@ class SessionManager:
             return off
         facts, notes = await self._facts(session_id, repaired)
         try:
-            observation: SafetyObservation | Unobserved = await self._observe(
-                session_id, facts.state.session.settings()
-            )
+            observation: SafetyObservation | Unobserved = await self._observe(session_id, facts.state)
         except Unobserved as error:
             observation = error
         await self._settled(session_id, facts)
@@ -572,15 +572,16 @@ class SessionManager:
         text = f"{who} has session {session_id} open; nothing of it can be continued before that has ended"
         return attrs.evolve(facts, session_id=session_id), [Diagnostic("session_locked", text)]
 
-    async def _observe(self, session_id: str, settings: JsonObject) -> SafetyObservation:
+    async def _observe(self, session_id: str, state: State) -> SafetyObservation:
         """What the app's inspector sees, or this process by itself. Raises Unobserved."""
         if self._app.safety_inspector is not None:
             return await observe(self._app.safety_inspector, session_id)
+        settings = state.session.settings()
         factory = self._app.backends.get(str(settings.get("backend", "")))
         names = getattr(factory, "tool_names", None)
         if names is None:
             names = [tool.name for tool in self._tools(settings)]
-        settled = not self.kernel.left_behind(session_id)
+        settled = not any(state.runs.known(run_id) for run_id in lingering())
         return await look(str(settings.get("cwd", "")), names, settled=settled)
 
     def _tools(self, settings: JsonObject) -> Sequence[Tool]:
@@ -590,7 +591,6 @@ class SessionManager:
         return self._app.tools if tools is None else tools
 
     async def _reconcile(self, session: OpenSession) -> int:
-        self._may_leave_behind(session)
         return await reconcile_calls(
             session,
             self._tools(session.journal.state.session.settings()),
@@ -598,12 +598,7 @@ class SessionManager:
             failpoint=self._failpoint,
         )
 
-    def _may_leave_behind(self, session: OpenSession) -> None:
-        unknown = session.journal.state.turns.unknown.values()
-        self.kernel.may_leave_behind(session.session_id, {call.run_id for call in unknown})
-
     async def _rerun(self, session: OpenSession, continuation: Continuation, tell: Tell) -> None:
-        self._may_leave_behind(session)
         settings = session.journal.state.session.settings()
         unknown = await rerun_calls(
             session,

@@ -96,7 +96,7 @@ REASONS: Final[dict[str, Code]] = {
     ),
     "background_operation_pending": Code(
         "Something that an earlier run began in the background still goes on.",
-        "Wait until it has ended, or stop it, and plan again.",
+        "Wait until it has ended, or stop it, and plan again; where nobody can tell whether it has, in a new process.",
     ),
     "checkpoint_restore_failed": Code(
         "The workspace is not as it was saved behind the run's last event.",

@@ -11,6 +11,7 @@ from ...journal.views.turn import projected_state
 from .case import CONFIGURED, Case, turn_taken
 from .codes import SHOWN, listed, said, shown
 from .lineage import claim_on
+from .safety import same_workspace
 from .shapes import Diagnostic
 
 #: Recoveries of calls that may be executed again although their outcome is unknown.
@@ -214,7 +215,7 @@ def _elsewhere(case: Case) -> Iterator[_Finding]:
     if now is None:
         where = case.observation.cwd or case.facts.conversation.cwd
         yield (f"There is no workspace at {shown(where)}, and the run worked in {shown(was)}",)
-    elif was != now:
+    elif not same_workspace(was, now):
         yield (f"The run worked in workspace {shown(was)}, and this is {shown(now)}",)
 
 
@@ -295,7 +296,7 @@ _GATES: Final[_Gates] = (
 def _moved(case: Case) -> Iterator[_Finding]:
     was = text_of(case.source.header.get("cwd"))
     now = case.observation.cwd or case.facts.conversation.cwd
-    same = case.source.header.get("workspace_identity") == case.observation.workspace_identity
+    same = same_workspace(case.source.header.get("workspace_identity"), case.observation.workspace_identity)
     if same and was and now and was != now:
         yield (f"The workspace was at {shown(was)} and is at {shown(now)}",)
 

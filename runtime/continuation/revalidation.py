@@ -8,7 +8,7 @@ from .case import CONFIGURED, Case, handoff_of, invocation_taken, run_taken, tur
 from .codes import STALE, listed, said
 from .gates import obstacles, refusal
 from .lineage import Source, source_of
-from .safety import SafetyObservation, Unobserved
+from .safety import SafetyObservation, Unobserved, same_workspace
 from .shapes import Continuation, Diagnostic, Facts
 
 
@@ -159,7 +159,7 @@ def _safety_changes(continuation: Continuation, observation: SafetyObservation |
         yield _stale("safety_observation_unavailable", f"the workspace could not be observed: {observation}")
         return
     planned = continuation.safety
-    if observation.workspace_identity != planned.workspace_identity:
+    if not same_workspace(planned.workspace_identity, observation.workspace_identity):
         yield _stale("workspace_identity_changed", "the workspace is another one")
     if not observation.background_operations_settled:
         yield _stale("background_operation_started", "something that an earlier run began goes on in the background")

@@ -13,6 +13,9 @@ import orjson
 from ...journal.codec import serialize
 from ...journal.errors import InvalidEvent
 from ...journal.events import Draft, JsonObject
+from ...journal.state import State
+from ..errors import describe
+from ..tasks import seen
 
 T = TypeVar("T")
 
@@ -34,8 +37,8 @@ class SafetyInspector(Protocol):
         ...
 
 
-#: Observes a session: its id, and its newest settings (``cwd``, ``backend``, …). Raises Unobserved.
-Observe = Callable[[str, JsonObject], "Awaitable[SafetyObservation]"]
+#: Observes a session: its id, and its fold. Raises Unobserved.
+Observe = Callable[[str, State], "Awaitable[SafetyObservation]"]
 
 
 class Unobserved(Exception):
@@ -68,22 +71,30 @@ class SafetyObservation:
 
 async def observe(inspector: SafetyInspector, session_id: str) -> SafetyObservation:
     """What the inspector sees now. Raises Unobserved."""
+    # In a task of its own: whatever it cancels or raises is no business of whoever asks.
+    looking = asyncio.ensure_future(_looked(inspector, session_id))
+    looking.add_done_callback(seen)
     try:
-        seen: object = inspector.inspect_continuation_safety(session_id)
-        if isinstance(seen, Awaitable):
-            seen = await _in_time(seen)
-    except Unobserved:
-        raise
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise Unobserved("it was cancelled, by itself or by what it waited for") from error
-    except Exception as error:
-        from ..errors import describe
-
+        await asyncio.wait({looking}, timeout=SECONDS)
+    finally:
+        looking.cancel()
+    if not looking.done():
+        raise Unobserved(f"it took longer than {SECONDS:g} s")
+    if looking.cancelled():
+        raise Unobserved("it was cancelled, by itself or by what it waited for")
+    error = looking.exception()
+    if isinstance(error, Unobserved):
+        raise error
+    if error is not None:
         raise Unobserved(describe(error, typed=True)) from error
-    return observation_of(seen)
+    return looking.result()
+
+
+async def _looked(inspector: SafetyInspector, session_id: str) -> SafetyObservation:
+    given: object = inspector.inspect_continuation_safety(session_id)
+    if isinstance(given, Awaitable):
+        given = await given
+    return observation_of(given)
 
 
 async def _in_time(looking: Awaitable[T]) -> T:
@@ -161,6 +172,13 @@ def workspace_identity(cwd: str) -> JsonObject | None:
     identity = {"realpath": real, "device": found.st_dev, "inode": found.st_ino}
     generation = _generation(real)
     return identity if generation is None else {**identity, "generation": generation}
+
+
+def same_workspace(one: Any, other: Any) -> bool:
+    """Are two identities of one workspace? A generation counts where both have it: not every look can tell it."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() ^ other.keys() == {"generation"}:
+        one, other = ({key: value for key, value in each.items() if key != "generation"} for each in (one, other))
+    return bool(one == other)
 
 
 def _generation(directory: str) -> int | None:

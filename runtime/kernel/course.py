@@ -25,6 +25,8 @@ from ..errors import (
 from ..journals import OpenSession
 from ..ledger import Ledger
 from ..lifecycle import log
+from ..lingering import has_left
+from ..lingering import leave as leave_behind
 from ..model import ModelError
 from ..session_events import BARRIERS, SessionEvent
 from ..tasks import failure_of, foreign, seen
@@ -475,11 +477,9 @@ class Course:
         failures = combine(
             f"cleaning up run {run.identity.run_id} failed in several ways", [run.refusal, *run.failures]
         )
-        if ledger.progress.cleanup:
-            self._parts.left_behind.setdefault(entry.session_id, set()).add(run.identity.run_id)
-        if run.session is not None and _left_unknown(run):
-            # Before the next turn their tools are asked.
-            run.session.reconciled = False
+        if ledger.progress.cleanup and not has_left(run.identity.run_id):
+            # A backend of somebody's own has said so, and nobody can tell how long that goes on.
+            leave_behind(run.identity.run_id)
         if not run.lost:
             ledger.progress.cleanup += [describe(failure, typed=True) for failure in run.failures]
             try:
@@ -557,13 +557,6 @@ def leave(run: Run) -> None:
     if run in run.entry.runs:
         run.entry.runs.remove(run)
     run.entry.changed()
-
-
-def _left_unknown(run: Run) -> bool:
-    """Has the run calls of unknown outcome that their tools may find out?"""
-    assert run.session is not None
-    calls = run.session.journal.state.turns.unknown.values()
-    return any(call.run_id == run.identity.run_id and call.recovery == "reconcile" for call in calls)
 
 
 def _same(owner: Any, identity: RunIdentity) -> None:

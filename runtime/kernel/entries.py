@@ -66,9 +66,9 @@ class Entries:
         return session.conversation
 
     async def reconciled(self, entry: Entry, session: OpenSession) -> int:
-        """Finds out about calls of unknown outcome, once for each time that a session is opened."""
+        """Finds out about calls of unknown outcome, about each once for each time that a session is opened."""
         if entry.reconciling is None:
-            if session.reconciled:
+            if not session.journal.state.turns.unknown:
                 return 0
             name = f"reconcile session {entry.session_id}"
             entry.reconciling = self._parts.spawn(self._reconcile(entry, session), name)
@@ -77,7 +77,6 @@ class Entries:
     async def _reconcile(self, entry: Entry, session: OpenSession) -> int:
         try:
             count = await self._parts.reconcile(session)
-            session.reconciled = True
             if count:
                 self._parts.lifecycle.tell("calls_reconciled", entry.session_id, count=count)
             return count

@@ -1,7 +1,7 @@
 """The kernel: many sessions, each with its turns, its backend and its journal. Starts turns, and stops them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final, get_args
 
@@ -22,7 +22,6 @@ from ..lifecycle import Lifecycle, Listener
 from ..recovery import Tell
 from ..tasks import seen
 from ..tools.base import Tool, text_block
-from ..tools.running import lingers
 from .authority import RunIdentity, RuntimeInteractionAuthority, RuntimeMessageAuthority
 from .backends import Backends
 from .course import Course, leave
@@ -213,7 +212,8 @@ class RuntimeKernel:
 
         ``immediate`` while ``after_step`` is in flight escalates it. Where nothing runs here (the session is idle, runs
         in another process, or is not there) nothing happens, and the future is done. Raises ValueError for a ``mode``
-        or a ``reason`` that there is not, TypeError for a ``source`` or a ``stop_id`` that is no text.
+        or a ``reason`` that there is not, TypeError for a ``source`` or a ``stop_id`` that is no text, InvalidEvent
+        for a ``stop_id`` that can be none.
         """
         for given, known in ((mode, get_args(StopMode)), (reason, get_args(StopReason))):
             if given not in known:
@@ -221,6 +221,8 @@ class RuntimeKernel:
         into_journal: tuple[object, object] = (source, stop_id or "")
         if not all(isinstance(text, str) for text in into_journal):
             raise TypeError("source and stop_id of a stop must be texts: they go into the journal")
+        if stop_id is not None:
+            check_id("stop_id", stop_id)
         source = named(source)
         entry = self._entries.find(session_id)
         if entry is None:
@@ -289,7 +291,7 @@ class RuntimeKernel:
         return self._entries.usable(session_id)
 
     async def reconcile(self, session_id: str) -> int:
-        """Finds out about calls whose outcome is unknown, once for each time that the session is opened.
+        """Finds out about calls whose outcome is unknown, about each once for each time that the session is opened.
 
         Returns how many outcomes were recorded. Raises what ``session`` raises, JournalError.
         """
@@ -340,19 +342,6 @@ class RuntimeKernel:
         """The run that has begun in the session here and has not ended."""
         entry = self._entries.find(session_id)
         return None if entry is None or entry.current is None else entry.current.identity.run_id
-
-    def left_behind(self, session_id: str) -> bool:
-        """Does something go on in this process that a call of the session began and that could not be ended?"""
-        runs = {run_id for run_id in self._parts.left_behind.get(session_id, ()) if lingers(run_id)}
-        if runs:
-            self._parts.left_behind[session_id] = runs
-        else:
-            self._parts.left_behind.pop(session_id, None)
-        return bool(runs)
-
-    def may_leave_behind(self, session_id: str, run_ids: Iterable[str]) -> None:
-        """Calls of these runs are executed, or looked at, outside of a turn."""
-        self._parts.left_behind.setdefault(session_id, set()).update(run_ids)
 
     def refuse_busy(self, session_id: str) -> None:
         """Raises SessionBusy while a turn of the session waits, runs or is stopped here."""

@@ -94,7 +94,7 @@ class FromMessage:
         if self._observe is None:
             return
         try:
-            observation = await self._observe(session.session_id, session.journal.state.session.settings())
+            observation = await self._observe(session.session_id, session.journal.state)
         except Unobserved as error:
             log.warning(
                 "the workspace of session %s could not be observed (%s); if run %s is interrupted it cannot be "
@@ -174,6 +174,20 @@ class FromBoundary:
         await self._failpoint("after_continuation_start_committed")
 
     async def ready(self, session: OpenSession, ledger: Ledger, within: Within) -> None:
+        await self._look_again(session, within)
+        if self._continuation.rerun:
+
+            async def tell(kind: str, /, **data: Any) -> None:
+                ledger.tell(kind, **data)
+                await ledger.barrier()
+
+            await self._rerun(session, self._continuation, tell)
+            # They may have taken their time, and have effects.
+            await self._look_again(session, within)
+        await self._failpoint("before_backend_dispatch")
+
+    async def _look_again(self, session: OpenSession, within: Within) -> None:
+        """Raises ContinuationRevalidationError, and RuntimeFailure where nobody looked."""
         looked = False
 
         async def again() -> None:
@@ -187,16 +201,6 @@ class FromBoundary:
                 f"the activation of session {session.session_id} did not await its operation, so nobody looked at the "
                 "workspace; mend what wraps it"
             )
-        if self._continuation.rerun:
-
-            async def tell(kind: str, /, **data: Any) -> None:
-                ledger.tell(kind, **data)
-                await ledger.barrier()
-
-            await self._rerun(session, self._continuation, tell)
-            # They may have taken their time, and have effects.
-            await within(again)
-        await self._failpoint("before_backend_dispatch")
 
     async def reached(self, point: Failpoint) -> None:
         await self._failpoint(point)
@@ -212,7 +216,7 @@ class FromBoundary:
 
     async def _observed(self, session: OpenSession) -> SafetyObservation | Unobserved:
         try:
-            return await self._observe(session.session_id, session.journal.state.session.settings())
+            return await self._observe(session.session_id, session.journal.state)
         except Unobserved as error:
             return error
 

@@ -49,8 +49,6 @@ class Parts:
     rerun: Rerun
     failpoint: Hook
     tasks: Tasks = attrs.Factory(Tasks)
-    #: Runs whose calls may have left something behind that goes on, by session.
-    left_behind: dict[str, set[str]] = attrs.Factory(dict)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
         return self.tasks.spawn(coroutine, name)

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, Literal, Protocol, runtime_checkable
 import attrs
 
 from ...journal.events import Blocks, JsonObject, Recovery
+from ..lingering import GoesOn
 from ..session_events import InteractionKind
 
 OutputState = Literal["ok", "error", "unknown"]
@@ -59,7 +60,14 @@ class ToolFailed(Exception):
 
 
 class LeftBehind(Exception):
-    """Raised by a body that was cancelled: something of it, named in the message, could not be ended."""
+    """Raised by a body that was cancelled: something of it, named in the message, could not be ended.
+
+    ``goes_on`` tells whether it still goes on; without it that counts as not known, for as long as this process lives.
+    """
+
+    def __init__(self, message: str, *, goes_on: GoesOn | None = None) -> None:
+        super().__init__(message)
+        self.goes_on = goes_on
 
 
 @attrs.frozen

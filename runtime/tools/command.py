@@ -169,7 +169,7 @@ async def _run(command: tuple[str, ...], cwd: Path, seconds: float, grace: float
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait({watch})
             if not watch.cancelled() and (watch.result().survivors or watch.result().lost):
-                raise LeftBehind(_survivors(watch.result())) from None
+                raise _left_behind(watch.result()) from None
             raise
 
 
@@ -249,6 +249,21 @@ async def _content(output: Any, report: _Report, context: ToolContext) -> list[J
     shown = f"{head.decode('utf-8', 'replace')}\n[… {left_out} bytes left out …]\n{tail.decode('utf-8', 'replace')}"
     output.seek(0)
     return [{"kind": "text", "text": shown, "ref": await context.store(output), "bytes": size}]
+
+
+def _left_behind(report: _Report) -> LeftBehind:
+    survivors = report.survivors
+    return LeftBehind(_survivors(report), goes_on=None if report.lost else lambda: any(map(_lives, survivors)))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # it is there, and somebody else's now
+    return True
 
 
 def _survivors(report: _Report) -> str:

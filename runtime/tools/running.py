@@ -11,6 +11,7 @@ import attrs
 
 from ...journal.wording import UNKNOWN_ERROR
 from ..lifecycle import log
+from ..lingering import leave
 from ..tasks import seen
 from .base import LeftBehind, Tool, ToolContext, ToolFailed, ToolOutput, text_block
 
@@ -23,20 +24,6 @@ HELD: Final = 1.0
 
 #: Is told, in words, what of a body could not be ended.
 Left = Callable[[str], None]
-
-
-#: By run: tells of each body that could not be ended whether it still goes on.
-_LINGERING: Final[dict[str, list[Callable[[], bool]]]] = {}
-
-
-def lingers(run_id: str) -> bool:
-    """Does a body of a call of this run go on in this process, or something that one has left behind?"""
-    going = [goes_on for goes_on in _LINGERING.get(run_id, ()) if goes_on()]
-    if going:
-        _LINGERING[run_id] = going
-    else:
-        _LINGERING.pop(run_id, None)
-    return bool(going)
 
 
 class Unproven(Exception):
@@ -73,7 +60,10 @@ async def execute(
 
 def offers_look(tool: object) -> bool:
     """Can the tool be asked what became of a call?"""
-    return callable(getattr(tool, "reconcile", None))
+    try:
+        return callable(getattr(tool, "reconcile", None))
+    except Exception:
+        return False  # a property that raises
 
 
 async def look(tool: Tool, arguments: dict[str, Any], context: ToolContext, *, grace: float, left: Left) -> ToolOutput:
@@ -112,15 +102,15 @@ async def _end(body: "asyncio.Future[T]", context: ToolContext, tool: Tool, grac
     body.cancel()
     await asyncio.wait({body}, timeout=grace)
     if not body.done():
-        _LINGERING.setdefault(context.run_id, []).append(lambda: not body.done())
+        leave(context.run_id, lambda: not body.done())
         left(f"{tool.name} ({context.call_id}) did not end within {grace:g} s")
         return False
     if body.cancelled():
         return False
-    if isinstance(body.exception(), LeftBehind):
-        # Nobody can tell when that has ended.
-        _LINGERING.setdefault(context.run_id, []).append(lambda: True)
-        left(f"{tool.name} ({context.call_id}): {body.exception()}")
+    error = body.exception()
+    if isinstance(error, LeftBehind):
+        leave(context.run_id, error.goes_on)
+        left(f"{tool.name} ({context.call_id}): {error}")
         return False
     return True
 

@@ -12,11 +12,12 @@ from maka.journal.errors import InvalidEvent, JournalError
 from maka.journal.events import Draft
 from maka.runtime.app import App
 from maka.runtime.backends.loop import loop_backend
+from maka.runtime.backends.scripted import Emit, Never
 from maka.runtime.errors import ContinuationRevalidationError
 from maka.runtime.lifecycle import LifecycleEvent
 from maka.runtime.scripted import Ask, Fail, ScriptedModel
 from maka.runtime.sessions import SessionManager
-from maka.runtime.tools import ToolContext, ToolOutput
+from maka.runtime.tools import LeftBehind, ToolContext, ToolOutput
 from support.continued import Eyes, Order, Points, Stage, cutting, looping
 from support.disks import FaultyDisk
 from support.managed import app_of, go, playing, told
@@ -350,3 +351,123 @@ def test_behind_aclose_nothing_of_the_manager_holds_a_session(tmp_path: Path) ->
         assert "turn/end" in stage.types()
 
     go(main())
+
+
+def test_each_call_is_looked_at_once_however_many_turns_follow(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+
+        async def hang() -> None:
+            await asyncio.Event().wait()
+
+        order = Order(hang, recovery="reconcile")
+        async with stage.life(looping(*[[Ask("order", {})]] * 4, tools=[order])) as manager:
+            await manager.create(session_id="s", cwd=stage.work)
+            looks = []
+            for _ in range(4):
+                async for event in manager.send("s", "Order chairs."):
+                    if event.kind == "tool_start":
+                        await manager.stop("s")
+                looks.append(len(order.looks))
+            assert looks == [0, 1, 2, 3]
+            assert (await manager.recover("s")).unsettled == 4
+            assert len(order.looks) == 7
+
+    go(main())
+
+
+def test_what_a_backend_of_ones_own_has_left_behind_is_background_work(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        turn: Any = [Emit("cleanup_failed", {"text": "process 7 lives on"}), Fail(kind="provider_quota", message="no")]
+        async with stage.life(playing(turn, "Fine.")) as manager:
+            await manager.create(session_id="s", cwd=stage.work)
+            await told(manager.send("s", "Order chairs."))
+            plan = await manager.plan_safe_boundary_continuation("s")
+            assert plan.rejection_reasons == ("background_operation_pending",)
+        async with stage.life(playing("Fine.")) as manager:
+            plan = await manager.plan_safe_boundary_continuation("s")
+            assert plan.rejection_reasons == ("background_operation_pending",), "it is the same process"
+
+    go(main())
+
+
+def test_what_says_whether_it_goes_on_is_background_work_until_it_does_not(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        lives = [True]
+
+        async def watched() -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise LeftBehind("a watcher of files", goes_on=lambda: lives[0]) from None
+
+        async with stage.life(looping([Ask("order", {})], "Fine.", tools=[Order(watched)])) as manager:
+            await manager.create(session_id="s", cwd=stage.work)
+            async for event in manager.send("s", "Order chairs."):
+                if event.kind == "tool_start":
+                    await manager.stop("s")
+            await manager.settle_call("s", stage.of("tool/call")[0]["call_id"], ok=True)
+            plan = await manager.plan_safe_boundary_continuation("s")
+            assert plan.rejection_reasons == ("background_operation_pending",)
+            lives[0] = False
+            assert (await manager.plan_safe_boundary_continuation("s")).disposition == "continue"
+
+    go(main())
+
+
+@pytest.mark.parametrize("message_id", ["", "a\ud800", "x" * 5000])
+def test_a_message_that_its_backend_gives_no_id_has_one_all_the_same(tmp_path: Path, message_id: str) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        turn: Any = [Emit("text_delta", {"message_id": message_id, "text": "an answer"})]
+        async with stage.life(playing(turn)) as manager:
+            await manager.create(session_id="s", cwd=stage.work)
+            stream = manager.send("s", "Hello.")
+            await told(stream)
+            assert stream.reason == {"kind": "completed"}
+        [message] = stage.of("assistant/message")
+        assert message["content"] == [{"kind": "text", "text": "an answer"}]
+
+    go(main())
+
+
+def test_a_stop_whose_id_can_be_none_is_refused_before_it_stops_anything(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        async with stage.life(playing([Never()])) as manager:
+            await manager.create(session_id="s", cwd=stage.work)
+            async with manager.send("s", "Hello.") as stream:
+                await stream.started()
+                for stop_id in ("", "a\ud800", "x" * 5000):
+                    with pytest.raises(InvalidEvent, match="stop_id"):
+                        manager.stop("s", stop_id=stop_id)
+                assert manager.status("s").turns == [stream.turn_id]
+                await manager.stop("s", stop_id="mine")
+        [stop] = stage.of("turn/stop_requested")
+        assert stop["stop_id"] == "mine"
+
+    go(main())
+
+
+def test_a_run_that_was_recorded_without_a_generation_is_in_the_same_workspace(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        async with stage.life(cutting("Fine.")) as manager:
+            await stage.cut(manager)
+        stage.rewrite(without_generation)
+        async with stage.life(playing("Fine.")) as manager:
+            plan = await manager.plan_safe_boundary_continuation("s")
+            assert (plan.disposition, plan.diagnostics) == ("continue", ())
+            stream = manager.resume_safe_boundary_continuation(plan)
+            await told(stream)
+            assert stream.reason == {"kind": "completed"}
+
+    go(main())
+
+
+def without_generation(events: list[Any]) -> None:
+    for event in events:
+        if event["type"] == "turn/start":
+            event["data"]["run"]["workspace_identity"].pop("generation", None)

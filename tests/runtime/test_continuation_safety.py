@@ -201,3 +201,35 @@ def test_a_workspace_is_a_directory_and_the_one_that_is_there(tmp_path: Path) ->
     # Its number may be that of the first; then only a file system that counts generations tells them apart.
     same = (again["device"], again["inode"]) == (first["device"], first["inode"])
     assert again != first or (same and "generation" not in again)
+
+
+class Hostile:
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    async def inspect_continuation_safety(self, session_id: str) -> Any:
+        if self.how == "raises what is no Exception":
+            raise GeneratorExit("x")
+        if self.how == "cancels its own task":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+        return Liar(seen())
+
+
+class Liar(OrderedDict[str, Any]):
+    def __getitem__(self, key: str) -> Any:
+        raise KeyError("a lie")
+
+
+@pytest.mark.parametrize("how", ["raises what is no Exception", "cancels its own task", "lies"])
+def test_whatever_an_inspector_does_is_no_business_of_whoever_asks(how: str) -> None:
+    async def main() -> None:
+        with pytest.raises(Unobserved):
+            await observe(Hostile(how), "s")
+        task = asyncio.current_task()
+        assert task is not None
+        assert not task.cancelling()
+
+    asyncio.run(main())

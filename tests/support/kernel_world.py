@@ -361,7 +361,7 @@ class World:
             if slow:
                 await asyncio.sleep(self._random.uniform(0, slow))
 
-    async def _observe(self, session_id: str, settings: JsonObject) -> SafetyObservation:
+    async def _observe(self, session_id: str, state: object) -> SafetyObservation:
         await asyncio.sleep(self._random.choice([0, 0, 0.5]) * self._random.random())
         if self.watch.may("the inspector fails", 0.2):
             raise Unobserved("the inspector is drawn to fail")
