@@ -252,9 +252,9 @@ def _check_mode(context: typer.Context, mode: str | None, plan: bool) -> None:
 def _kinds(context: typer.Context, rerun: str | None) -> "list[Recovery]":
     if rerun is None:
         return []
-    from ..runtime.continuation.gates import RERUN
+    from ..runtime.tools.base import AGAIN
 
     words = [word.strip() for word in rerun.split(",")]
-    if unknown := [word for word in words if word not in RERUN]:
-        raise WrongUsage(f"--rerun takes {' or '.join(RERUN)}, or both with a comma, not {unknown[0]!r}", ctx=context)
-    return [kind for kind in RERUN if kind in words]
+    if unknown := [word for word in words if word not in AGAIN]:
+        raise WrongUsage(f"--rerun takes {' or '.join(AGAIN)}, or both with a comma, not {unknown[0]!r}", ctx=context)
+    return [kind for kind in AGAIN if kind in words]

@@ -8,14 +8,13 @@ from ...journal.state import State
 from ...journal.views.continuations import Claim, claim_state
 from ...journal.views.problem import mapping, sequence, text_of
 from ...journal.views.turn import projected_state
+from ..tools.base import AGAIN
 from .case import CONFIGURED, Case, turn_taken
 from .codes import SHOWN, listed, said, shown
 from .lineage import claim_on
 from .safety import same_workspace
 from .shapes import Diagnostic
 
-#: Recoveries of calls that may be executed again although their outcome is unknown.
-RERUN: Final = ("read_only", "idempotent")
 #: What is so, and what to do about it where the code's own remedy is not the best.
 _Finding = tuple[str] | tuple[str, str]
 _Gates = tuple[tuple[str, Callable[[Case], Iterator[_Finding]]], ...]
@@ -90,14 +89,18 @@ def _claimed(case: Case, claim: Claim) -> Diagnostic | None:
     if stands == "started_indeterminate":
         return said(
             "continuation_started_indeterminate",
-            f"{run} was continued by {by}; it was started, and whether it reached the provider is not known",
+            f"{run} was continued by {by}; it was started, and whether it reached the provider is not known; a call that "
+            "was to be made again may have run too",
             f"End it with `maka session settle {case.session} --claim {quote(shown(claim.claim_id))}`, then continue "
             f"run {target}; or send a new message.",
         )
     if stands == "settled":
-        what = f"{run} has been continued already, by {by}"
         after = case.state.runs.settled(claim.target_run_id)
-        if after is None or after.status == "completed":
+        if after is None:
+            what = f"{run} was claimed by claim {shown(claim.claim_id)}, whose run never began and never can"
+            return said("continuation_already_exists", what, "Send a new message.")
+        what = f"{run} has been continued already, by {by}"
+        if after.status == "completed":
             return said("continuation_already_exists", f"{what}, and that has completed", "Send a new message.")
         command = f"maka session resume {case.session} --run {quote(target)}"
         return said("continuation_already_exists", what, f"Continue that run: `{command}`; or send a new message.")
@@ -200,7 +203,7 @@ def _unknown(
     state = f"{repair}look whether its effect happened, and state it: `maka session settle {case.session} --call "
     state += f"{quote(operation_id if len(operation_id) <= SHOWN else shown(call_id))} --ok`, or `--error TEXT`"
     state = state[:1].upper() + state[1:]
-    if recovery in RERUN:
+    if recovery in AGAIN:
         return what, f"{state}; or have it run again: `--rerun {recovery}`."
     if recovery == "reconcile":
         look = (

@@ -17,13 +17,11 @@ from ..lifecycle import log
 from ..outputs import Store, cut, shorten
 from ..progress import Call
 from ..tools.arguments import BadArguments, digest, parse, validate
-from ..tools.base import Ask, Tool, ToolContext, ToolOutput, ask_nobody, text_block
+from ..tools.base import AGAIN, Ask, Tool, ToolContext, ToolOutput, ask_nobody, text_block
 from ..tools.running import Left, Unproven, execute, look
 
 Source = Literal["reconciled", "rerun", "user"]
 
-#: What a tool has to declare, now and when it was called, so that a call of it may be executed again.
-AGAIN: Final = frozenset({"read_only", "idempotent"})
 #: Calls named in a sentence, of many.
 _NAMED: Final = 12
 _STATED: Final = {"ok": "The user states that this call succeeded.", "error": "The user states that this call failed."}
@@ -44,11 +42,6 @@ class Dispatched:
 
     arguments: str
     cwd: str
-
-
-def arguments_of(events: Iterable[Event], calls: Iterable[Unknown]) -> dict[int, str]:
-    """The raw arguments of ``calls`` by the number of their tool/call, as ``dispatches`` finds them."""
-    return {seq: dispatched.arguments for seq, dispatched in dispatches(events, calls).items()}
 
 
 def dispatches(events: Iterable[Event], calls: Iterable[Unknown]) -> dict[int, Dispatched]:

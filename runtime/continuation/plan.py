@@ -7,9 +7,10 @@ import attrs
 from ...journal.events import Purpose
 from ...journal.views.problem import mapping, whole
 from ..ids import check_id
+from ..tools.base import AGAIN
 from .case import Case, configuration_of, handoff_of, invocation_taken, run_taken, turn_taken
 from .codes import REASONS, said, shown
-from .gates import RERUN, nothing_interrupted, obstacles, refusal, remarks, unreadable
+from .gates import nothing_interrupted, obstacles, refusal, remarks, unreadable
 from .lineage import candidate, claim_on, source_of
 from .safety import SafetyObservation, Unobserved
 from .shapes import Continuation as Continuation  # whoever plans finds the shapes beside the plan
@@ -32,8 +33,8 @@ def at_once(
     Raises InvalidEvent for a ``turn_id`` that no turn can have, and ValueError for a recovery in ``rerun`` whose calls
     are never run again.
     """
-    if wrong := [name for name in rerun if name not in RERUN]:
-        raise ValueError(f"calls of recovery {wrong[0]!r} are never run again; only {' and '.join(RERUN)} are")
+    if wrong := [name for name in rerun if name not in AGAIN]:
+        raise ValueError(f"calls of recovery {wrong[0]!r} are never run again; only {' and '.join(AGAIN)} are")
     if turn_id is not None:
         check_id("turn_id", turn_id)
     if enabled or purpose != "resume":

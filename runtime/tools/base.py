@@ -3,13 +3,16 @@
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, runtime_checkable
+from typing import Any, BinaryIO, Final, Literal, Protocol, runtime_checkable
 
 import attrs
 
 from ...journal.events import Blocks, JsonObject, Recovery
 from ..lingering import GoesOn
 from ..session_events import InteractionKind
+
+#: What a tool has to declare, now and when it was called, so that a call of it may be executed again.
+AGAIN: Final[tuple[Recovery, ...]] = ("read_only", "idempotent")
 
 OutputState = Literal["ok", "error", "unknown"]
 

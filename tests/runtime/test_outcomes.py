@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,13 +12,13 @@ import pytest
 import maka
 from maka.journal.codec import decode
 from maka.journal.errors import JournalError
-from maka.journal.events import Draft
+from maka.journal.events import Draft, Event
 from maka.journal.state import State
 from maka.journal.store import FileStore
 from maka.journal.views.turn import Unknown
 from maka.repair.session import open_session
 from maka.runtime.continuation.failpoints import nowhere
-from maka.runtime.continuation.outcomes import arguments_of, reconciled, run_again, stated, unsettled
+from maka.runtime.continuation.outcomes import dispatches, reconciled, run_again, stated, unsettled
 from maka.runtime.dispatch import ToolLimits
 from maka.runtime.errors import SettleRefused
 from maka.runtime.journals import OpenSession
@@ -146,6 +146,10 @@ def bare(builder: Builder, call_id: str, hashed: str, **changes: Any) -> int:
     data = {**builder.ids, "step": builder.step_number, "call_id": call_id, "operation_id": "op-1-c1", "name": "tool"}
     data |= {"arguments_digest": digest(hashed), "recovery": "reconcile", **changes}
     return builder.add("tool/call", data)
+
+
+def arguments_of(given: Iterable[Event], calls: list[Unknown]) -> dict[int, str]:
+    return {seq: dispatched.arguments for seq, dispatched in dispatches(given, calls).items()}
 
 
 def found(builder: Builder, **values: Any) -> list[str]:
