@@ -67,7 +67,7 @@ REASONS: Final[dict[str, Code]] = {
     "continuation_claim_repair_required": Code("The run was claimed, and what claimed it was cut off.", _REPAIR),
     "continuation_started_indeterminate": Code(
         "The run's continuation was started, and whether it reached the provider is not known. A call that was to be "
-        "made again may have run too.",
+        "made again may have run, too.",
         "End it with `maka session settle --claim ID`, then continue the run that it started; or send a new message.",
     ),
     "continuation_already_exists": Code(

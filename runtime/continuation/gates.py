@@ -89,8 +89,8 @@ def _claimed(case: Case, claim: Claim) -> Diagnostic | None:
     if stands == "started_indeterminate":
         return said(
             "continuation_started_indeterminate",
-            f"{run} was continued by {by}; it was started, and whether it reached the provider is not known; a call that "
-            "was to be made again may have run too",
+            f"{run} was continued by {by}; it was started, and whether it reached the provider is not known. A call "
+            "that was to be made again may have run, too",
             f"End it with `maka session settle {case.session} --claim {quote(shown(claim.claim_id))}`, then continue "
             f"run {target}; or send a new message.",
         )

@@ -698,6 +698,20 @@ def test_a_run_that_has_completed_is_answered_anew_and_that_is_remarked_on() -> 
     assert "answered anew" in told(planned)
 
 
+def test_a_claim_whose_run_can_never_begin_is_not_said_to_have_completed() -> None:
+    session = interrupted()
+    claim = drafts.claim(session.continuation("r1"), session.facts, claimed_at=session.ts)
+    claim.data["target_run"]["turn_id"] = ""
+    session.add(claim.type, claim.data)
+    planned = session.plan("r1")
+    assert reasons(planned) == ["continuation_already_exists"]
+    assert f"{claim.data['claim_id']}, whose run never began and never can. Send a new message." in told(planned)
+
+
+def test_a_start_tells_of_calls_that_may_have_run() -> None:
+    assert "is not known. A call that was to be made again may have run, too." in told(claimed("start").plan("r1"))
+
+
 def test_a_turn_that_came_later_is_remarked_on_and_not_replayed() -> None:
     session = failed_then_plain()
     planned = session.plan("r1")
