@@ -129,7 +129,7 @@ def _goes_on(doc: Doc, newest_run: str | None, words: Words, lost: bool) -> list
     if stopped is None or (last in runs and runs[last]["status"] == "completed"):
         return []
     if lost:
-        return [_message(stopped, "and lines are lost in which somebody may have gone on from there")]
+        return [_message(stopped, "and lines of the journal are lost, so no run goes on from there")]
     if last not in runs:
         return [_message(stopped, "and the run that was to go on from there never began")]
     stopped = _stopped(doc, runs[last])

@@ -139,7 +139,7 @@ def test_where_lines_are_lost_only_a_message_goes_on() -> None:
     [step] = steps(DOC, [], "r1", WORDS, lost=True)
     assert step["command"] is None
     assert step["why"] == (
-        "turn 1 was cut off, and lines are lost in which somebody may have gone on from there: "
+        "turn 1 was cut off, and lines of the journal are lost, so no run goes on from there: "
         "send a message in your program (`manager.send`)"
     )
     assert told(DOC, {**CALL, "recovery": "read_only"}, lost=True) == [SETTLE, None], "it is not in a message's way"
@@ -159,7 +159,7 @@ def test_a_salvaged_session_is_not_sent_to_a_command_that_parks(maka_: Callable[
     for words in (("repair", path, "--salvage"), ("inspect", path)):
         told = [row.strip() for row in maka_("journal", *words).out.splitlines()]
         assert told[-2] == "next"
-        assert told[-1].startswith("turn 2 failed, and lines are lost")
+        assert told[-1].startswith("turn 2 failed, and lines of the journal are lost")
         assert told[-1].endswith("send a message in your program (`manager.send`)")
 
 
