@@ -65,7 +65,7 @@ class _Planner:
     resolved: set[str] = attrs.field(factory=set)
     #: Runs that go on: their interactions stay pending.
     live: set[str] = attrs.field(factory=set)
-    #: Runs of open turns that are closed.
+    #: Runs that the drafts end, those of open turns from the beginning.
     ending: set[str] = attrs.field(factory=set)
 
     def plan(self) -> Closing:
@@ -397,6 +397,7 @@ class _Planner:
         """``turn/end``, a note of who aborted it if ``note`` says, ``run/settled`` unless the reason settles itself."""
         self.draft("turn/end", turn_id=turn_id, run_id=run_id, reason=reason, synthesized=True)
         self.ended.add(turn_id)
+        self.ending.add(run_id)
         if note is not None:
             self.draft("session/note", kind="abort", run_id=run_id, turn_id=turn_id, source=note)
         if reason["kind"] != "interrupted":
