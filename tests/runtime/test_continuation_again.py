@@ -1,6 +1,7 @@
 """Recovery asked again, and what a process knows that lives on: a failed write, a stop, a body that stays."""
 
 import asyncio
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from maka.runtime.backends.loop import loop_backend
 from maka.runtime.backends.scripted import Emit, Never
 from maka.runtime.errors import ContinuationRevalidationError
 from maka.runtime.lifecycle import LifecycleEvent
+from maka.runtime.recovery import recover
 from maka.runtime.scripted import Ask, Fail, ScriptedModel
 from maka.runtime.sessions import SessionManager
 from maka.runtime.tools import LeftBehind, ToolContext, ToolOutput
@@ -335,7 +337,13 @@ def test_what_a_person_refused_is_not_asked_again(tmp_path: Path) -> None:
     go(main())
 
 
-def test_behind_aclose_nothing_of_the_manager_holds_a_session(tmp_path: Path) -> None:
+def test_behind_aclose_nothing_of_the_manager_holds_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slowly(*given: Any, **more: Any) -> Any:
+        time.sleep(0.2)
+        return recover(*given, **more)
+
+    monkeypatch.setattr("maka.runtime.sessions.recover", slowly)
+
     async def main() -> None:
         stage = Stage(tmp_path)
         async with stage.life(looping([Ask("order", {})], tools=[Order(stage.image)])) as manager:
