@@ -443,8 +443,8 @@ class SessionManager:
         rerun: Iterable[Recovery] = (),
         repaired: bool = False,
     ) -> ContinuationPlan:
-        """Whether a run can be continued, and the continuation, or why not. Reads, writes nothing, reserves nothing; only
-        a session whose journal has failed in this process is opened again for it, which repairs it.
+        """Whether a run can be continued, and the continuation, or why not. Reads, writes nothing, reserves nothing;
+        only a session whose journal has failed in this process is opened again for it, which repairs it.
 
         ``source_run_id``: by itself the latest interrupted run. ``rerun``: recoveries (``read_only``, ``idempotent``)
         whose calls of unknown outcome are executed again. ``repaired``: plan as if a repair had closed what a crash
