@@ -492,13 +492,16 @@ class SessionManager:
         has changed since, and what TurnStream says.
         """
         self._here()
-        continuation = planned.continuation if isinstance(planned, ContinuationPlan) else planned
+        given: object = planned
+        if not isinstance(given, ContinuationPlan | Continuation):
+            raise TypeError(f"what is resumed is a plan, or its continuation, and not a {type(given).__name__}")
+        continuation = given.continuation if isinstance(given, ContinuationPlan) else given
         if continuation is None:
-            assert isinstance(planned, ContinuationPlan)
+            assert isinstance(given, ContinuationPlan)
             raise ContinuationParked(
-                f"the plan for session {planned.session_id} does not continue "
-                f"({', '.join(planned.rejection_reasons)}); its diagnostics say what to do, then plan again",
-                rejection_reasons=planned.rejection_reasons,
+                f"the plan for session {given.session_id} does not continue "
+                f"({', '.join(given.rejection_reasons)}); its diagnostics say what to do, then plan again",
+                rejection_reasons=given.rejection_reasons,
             )
         if not self._app.safe_boundary_resume_enabled:
             raise ContinuationParked(

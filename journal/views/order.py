@@ -1,13 +1,11 @@
 """What no correct writer produces inside a turn: each relation stated once, for reading and for writing. No I/O."""
 
-from typing import Final, Literal
+from typing import Final
 
 from ..events import JsonObject
 from ..pairing import Call
 from .problem import Problem, Rules, text_of
 from .turn import OpenTurn, Turns, key_of
-
-Rest = Literal["paused", "indeterminate"]
 
 
 def _order(turn: OpenTurn, sentence: str) -> Problem | None:

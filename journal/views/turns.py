@@ -1,7 +1,7 @@
 """The fold of turns, their steps and calls, and what is shown of them. No I/O."""
 
 from sys import intern
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import orjson
 
@@ -22,8 +22,6 @@ from .order import (
 from .problem import Handlers, Problem, text_of, whole
 from .session import TOOL_BOUNDARY
 from .turn import Delta, OpenTurn, Stop, Turns, Unknown, key_of
-
-Rest = Literal["paused", "indeterminate"]
 
 
 def _turn_start(turns: Turns, event: Event) -> Problem | None:

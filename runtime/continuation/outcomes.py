@@ -17,7 +17,7 @@ from ..lifecycle import log
 from ..outputs import Store, cut, shorten
 from ..progress import Call
 from ..tools.arguments import BadArguments, digest, parse, validate
-from ..tools.base import AGAIN, Ask, Tool, ToolContext, ToolOutput, ask_nobody, text_block
+from ..tools.base import AGAIN, Tool, ToolContext, ToolOutput, text_block
 from ..tools.running import Left, Unproven, execute, look
 
 Source = Literal["reconciled", "rerun", "user"]
@@ -126,7 +126,7 @@ async def reconciled(
     why. Raises nothing but a cancellation.
     """
     limits = limits or ToolLimits()
-    context = _context(call, cwd, store, ask_nobody)
+    context = _context(call, cwd, store)
     try:
         checked = _checked(tool, arguments)
         output = await look(tool, checked, context, grace=limits.grace, left=_left(call))
@@ -150,16 +150,13 @@ async def run_again(
     *,
     cwd: Path,
     store: Store,
-    ask: Ask = ask_nobody,
     limits: ToolLimits | None = None,
-    left: Left | None = None,
     authorize: Authorize | None = None,
 ) -> Draft | None:
     """Executes the body again under the same ``operation_id``: what it comes to, as a tool/outcome.
 
     None where that is unknown too, or where it was not run: its tool does not declare (any more) that this may be done,
-    or does not take the arguments; or ``authorize`` denies it. The log says which. ``left`` is told what of a body
-    could not be ended.
+    or does not take the arguments; or ``authorize`` denies it. The log says which.
     """
     limits = limits or ToolLimits()
     if call.recovery not in AGAIN or tool.recovery not in AGAIN:
@@ -181,9 +178,9 @@ async def run_again(
     output = await execute(
         tool,
         checked,
-        _context(call, cwd, store, ask),
+        _context(call, cwd, store),
         grace=limits.grace,
-        left=left or _left(call),
+        left=_left(call),
         late=_nobody_waits,
     )
     if output.state not in ("ok", "error"):
@@ -266,7 +263,7 @@ def _checked(tool: Tool, arguments: str) -> dict[str, Any]:
     return checked
 
 
-def _context(call: Unknown, cwd: Path, store: Store, ask: Ask) -> ToolContext:
+def _context(call: Unknown, cwd: Path, store: Store) -> ToolContext:
     return ToolContext(
         operation_id=call.operation_id or "",
         call_id=call.call_id,
@@ -274,7 +271,6 @@ def _context(call: Unknown, cwd: Path, store: Store, ask: Ask) -> ToolContext:
         run_id=call.run_id,
         cwd=cwd,
         store=store,
-        ask=ask,
     )
 
 

@@ -690,6 +690,17 @@ def test_of_several_that_begin_at_the_same_time_the_first_goes_on(tmp_path: Path
     go(main())
 
 
+@pytest.mark.parametrize("given", [None, 7, "plan"])
+def test_what_is_no_plan_is_not_resumed(tmp_path: Path, given: Any) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path)
+        async with stage.life() as manager:
+            with pytest.raises(TypeError, match="what is resumed is a plan"):
+                manager.resume_safe_boundary_continuation(given)
+
+    go(main())
+
+
 def test_a_message_behind_a_continuation_waits_for_it_and_one_before_it_makes_its_plan_stale(tmp_path: Path) -> None:
     async def main() -> None:
         for first in ("continuation", "message"):
