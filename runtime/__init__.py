@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     )
     from .backends.loop import LoopBackend, loop_backend
     from .backends.scripted import Faults, ScriptedBackend, scripted_backend
+    from .composition import RunComposition
     from .continuation.plan import Continuation, ContinuationPlan, Diagnostic
     from .continuation.safety import SafetyInspector, SafetyObservation
     from .errors import (
@@ -28,9 +29,12 @@ if TYPE_CHECKING:
         BackendUnknown,
         ContinuationParked,
         ContinuationRevalidationError,
+        CopyRefused,
         ForkRefused,
+        HandoffRefused,
         InteractionRefused,
         KernelClosed,
+        PlanRefused,
         RuntimeFailure,
         RuntimeInteractionFailStopError,
         RuntimeInteractionInvariantError,
@@ -41,6 +45,8 @@ if TYPE_CHECKING:
         SettleRefused,
         TurnCancelled,
     )
+    from .handoff.pause import HandoffPause
+    from .handoff.request import HandoffRequest
     from .interactions import JournalInteractions
     from .journals import FileJournals
     from .kernel.authority import RuntimeInteractionAuthority, RuntimeMessageAuthority
@@ -75,6 +81,7 @@ _PUBLIC = {
     ),
     "backends.loop": ("LoopBackend", "loop_backend"),
     "backends.scripted": ("Faults", "ScriptedBackend", "scripted_backend"),
+    "composition": ("RunComposition",),
     "continuation.plan": ("Continuation", "ContinuationPlan", "Diagnostic"),
     "continuation.safety": ("SafetyInspector", "SafetyObservation"),
     "errors": (
@@ -83,9 +90,12 @@ _PUBLIC = {
         "BackendUnknown",
         "ContinuationParked",
         "ContinuationRevalidationError",
+        "CopyRefused",
         "ForkRefused",
+        "HandoffRefused",
         "InteractionRefused",
         "KernelClosed",
+        "PlanRefused",
         "RuntimeFailure",
         "RuntimeInteractionFailStopError",
         "RuntimeInteractionInvariantError",
@@ -96,6 +106,8 @@ _PUBLIC = {
         "SettleRefused",
         "TurnCancelled",
     ),
+    "handoff.pause": ("HandoffPause",),
+    "handoff.request": ("HandoffRequest",),
     "interactions": ("JournalInteractions",),
     "journals": ("FileJournals",),
     "kernel.authority": ("RuntimeInteractionAuthority", "RuntimeMessageAuthority"),
@@ -134,6 +146,7 @@ __all__ = [
     "ContinuationPlan",
     "ContinuationRevalidationError",
     "ContinuedFrom",
+    "CopyRefused",
     "Deadlines",
     "Diagnostic",
     "Do",
@@ -142,6 +155,9 @@ __all__ = [
     "Faults",
     "FileJournals",
     "ForkRefused",
+    "HandoffPause",
+    "HandoffRefused",
+    "HandoffRequest",
     "InteractionRefused",
     "Interactions",
     "JournalInteractions",
@@ -151,8 +167,10 @@ __all__ = [
     "ModelAdapter",
     "ModelError",
     "Options",
+    "PlanRefused",
     "Recovered",
     "RetryPolicy",
+    "RunComposition",
     "RuntimeFailure",
     "RuntimeInteractionAuthority",
     "RuntimeInteractionFailStopError",

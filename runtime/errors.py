@@ -68,7 +68,40 @@ class ContinuationRevalidationError(RuntimeFailure):
 
 class SettleRefused(RuntimeFailure):
     """There is nothing to settle by that name. ``code``: ``claim_unknown``, ``claim_not_indeterminate``,
-    ``call_unknown``, ``call_ambiguous``, ``call_settled``.
+    ``call_unknown``, ``call_ambiguous``, ``call_settled``, ``handoff_unknown``, ``handoff_not_pending``.
+    """
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class HandoffRefused(RuntimeFailure):
+    """A run that cannot be handed over, or a pause that none can have. ``code``: ``pause_invalid``, ``run_unknown``,
+    ``handoff_pending`` (it is being handed over already), ``run_over``, ``composition_missing``, ``not_reached`` (the
+    run came to no step boundary), ``would_park`` (no successor could go on from it).
+    """
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class PlanRefused(RuntimeFailure):
+    """A change of a plan that is not taken. ``code``: ``plan_unknown``, ``revision_conflict`` (another revision is the
+    newest), ``plan_approved``, ``plan_active`` (a session has one execution at a time), ``plan_not_active``,
+    ``request_conflict`` (the same request id with something else).
+    """
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class CopyRefused(RuntimeFailure):
+    """Turns that are not copied into another session; fork it instead. ``code``: ``turn_unknown``,
+    ``branch_runtime_fact_rewrite_unsupported`` (a run of theirs has a claim, a start or a pause, whose ids cannot be
+    rewritten), ``copy_not_offered``.
     """
 
     def __init__(self, message: str, *, code: str) -> None:

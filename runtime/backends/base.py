@@ -1,5 +1,6 @@
 """The backend protocol: what the kernel asks of a backend, what it gives to one. No I/O."""
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 import attrs
 
 from ...journal.events import Blocks, JsonObject
+from ..composition import RunComposition
 from ..conversation import Conversation
 from ..session_events import InteractionKind, SessionEvent
 from ..tools.base import Tool
@@ -49,6 +51,18 @@ def _ignore(lease_ids: Sequence[str]) -> None:
     pass
 
 
+#: What a backend does behind a step boundary.
+Boundary = Literal["continue", "pause"]
+
+
+async def _goes_on(signal: asyncio.Event | None = None, remaining_steps: int | None = None) -> Boundary:
+    return "continue"
+
+
+async def _unrecorded(run_id: str, composition: RunComposition, /) -> None:
+    pass
+
+
 @attrs.frozen(kw_only=True)
 class ContinuedFrom:
     """``source``: ``{run_id, invocation_id, turn_id, high_water}`` of the run that this one goes on from.
@@ -69,8 +83,13 @@ class SendInput:
     ``text`` is the user's text, ``content`` the whole message as blocks; it stands in ``history`` already. Both are
     empty where ``continuation`` is given: the run goes on from what is in ``history``, with no new message.
     ``conversation`` is the fold of the session, this run's durable events included: read it, never change it.
+    ``head_anchor`` is the data of the message that the turn began with, for a run that a turn was handed over to.
     ``pull_steering`` takes the messages that wait for this turn; each is acknowledged once its own
     ``steering_message`` was taken (the backend was asked for a later event), or given back.
+    ``handoff_boundary(signal, remaining_steps)`` is awaited between two steps, behind all that the last one said, by a
+    backend whose runs can be handed over: it tells how many steps it would still make (None: without a limit), and
+    waits while somebody asks for a handoff. At ``pause`` it ends ``send`` without another event; a ``complete`` is
+    taken all the same, and then nothing is handed over. ``signal``, once set, lets it ``continue`` at once.
     """
 
     session_id: str
@@ -83,6 +102,8 @@ class SendInput:
     interactions: Interactions
     max_steps: int | None = None
     continuation: ContinuedFrom | None = None
+    head_anchor: JsonObject | None = None
+    handoff_boundary: Callable[[asyncio.Event | None, int | None], Awaitable[Boundary]] = _goes_on
     pull_steering: Callable[[], Sequence[SteeringLease]] = _none
     ack_steering: Callable[[Sequence[str]], None] = _ignore
     nack_steering: Callable[[Sequence[str]], None] = _ignore
@@ -99,6 +120,10 @@ class BackendContext:
 
     ``settings`` are the session's newest values (``backend, model, connection?, cwd, permission_mode, …``), ``tools``
     those of the app. ``new_id`` gives fresh ids, ``now`` Unix milliseconds.
+
+    ``record_run_composition(run_id, composition)`` makes it durable what a run of this backend is made of, once for
+    each run: the same again does nothing. Without it a run cannot be handed over. Raises InvalidEvent for another one,
+    or where no such run is open here, and JournalError.
     """
 
     session_id: str
@@ -107,6 +132,7 @@ class BackendContext:
     new_id: Callable[[], str]
     now: Callable[[], int]
     tools: Sequence[Tool] = ()
+    record_run_composition: Callable[[str, RunComposition], Awaitable[None]] = _unrecorded
 
 
 @runtime_checkable
@@ -116,6 +142,11 @@ class Backend(Protocol):
     One that yields ``question_request``, ``permission_request`` or ``sandbox_boundary_request``, instead of asking with
     ``input.interactions``, offers ``respond_to_user_question``, ``respond_to_permission`` or
     ``respond_to_sandbox_boundary``: awaited with ``{"interaction_id", "outcome"}`` when the outcome is durable.
+
+    One whose runs can be handed over offers ``async prepare_run_composition(run_id, turn_id)``, which records the run's
+    composition (``BackendContext.record_run_composition``). It does so by itself before its first request to a
+    provider; before a run that a turn was handed over to it is asked to, and that run is not sent to it unless the
+    composition says that it is the same agent.
     """
 
     def send(self, input: SendInput, /) -> AsyncIterator[SessionEvent]:
@@ -198,6 +229,7 @@ __all__ = [
     "BackendContext",
     "BackendFactory",
     "BackendRegistry",
+    "Boundary",
     "ContinuedFrom",
     "InteractionKind",
     "Interactions",

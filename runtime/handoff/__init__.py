@@ -1,0 +1,1 @@
+"""A run that is paused at a step boundary, and the successor that finishes its turn."""

@@ -1,0 +1,73 @@
+"""One request to hand a run over, from the asking to the seal. No I/O: a run's ``handing`` drives it."""
+
+import asyncio
+from collections.abc import Callable
+
+from ...journal.events import Draft
+from ..tasks import seen
+from .pause import HandoffPause
+
+
+class HandoffRequest:
+    """``ready`` is True once the backend stands at a step boundary and has reported its remaining steps; False where
+    the run ends, or the request does, before that. ``sealed`` is True once the pause is durable: then nothing more
+    comes of this run, and its turn waits for the successor. False after a cancel, a stop, or another end of the run; it
+    raises what kept the pause from being written. Both may be awaited by anybody, any number of times.
+
+    What is committed is an intent of this process: the pause is written when the backend's stream has ended.
+    """
+
+    def __init__(self, pause: HandoffPause, sealable: Callable[["HandoffRequest"], Draft], changed: Callable[[], None]):
+        self.pause = pause
+        self.ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.sealed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.sealed.add_done_callback(seen)
+        #: The backend stands at a boundary, with so many steps to go.
+        self.held = False
+        self.remaining_steps: int | None = None
+        self.committed = False
+        #: Nothing can come of it any more, or something has.
+        self.over = False
+        self._sealable = sealable
+        self._changed = changed
+
+    def preview(self) -> Draft:
+        """The handoff/pause that ``commit`` would seal the run with. Raises HandoffRefused where the backend does not
+        stand at a boundary, or the run has no durable composition.
+        """
+        return self._sealable(self)
+
+    def commit(self) -> bool:
+        """The backend is told to pause. False where it does not stand at a boundary any more. Raises HandoffRefused
+        where the run has no durable composition.
+        """
+        if not self.held or self.over or self.committed:
+            return False
+        self._sealable(self)
+        self.committed = True
+        self._changed()
+        return True
+
+    def cancel(self) -> None:
+        """The run goes on. Does nothing once it was committed."""
+        if not self.committed:
+            self.finish(False)
+
+    # ------------------------------------------------------------ for the run
+
+    def hold(self, remaining_steps: int | None) -> None:
+        self.held, self.remaining_steps = True, remaining_steps
+        if not self.ready.done():
+            self.ready.set_result(True)
+
+    def finish(self, sealed: bool | BaseException) -> None:
+        """Once: whatever comes after it changes nothing."""
+        self.over, self.held = True, False
+        if not self.ready.done():
+            self.ready.set_result(False)
+        if not self.sealed.done():
+            if isinstance(sealed, bool):
+                self.sealed.set_result(sealed)
+            else:
+                self.sealed.set_exception(sealed)
+        self._changed()
