@@ -25,9 +25,9 @@ SEMANTICS: Final = {
 _COMPOSER: Final = re.compile(r"[a-z][a-z0-9]*(?:[.-][a-z0-9]+)*")
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 #: Characters of a composer's id and revision, of a source's, and of a tool's name.
-_NAME: Final = 128
+MAX_NAME: Final = 128
 _SOURCES: Final = 64
-_TOOLS: Final = 256
+MAX_TOOLS: Final = 256
 
 
 def hashed(value: Any) -> str:
@@ -116,14 +116,14 @@ def drift(was: RunComposition, now: RunComposition) -> list[str]:
 def _fault(made: RunComposition) -> str | None:
     """What of it cannot be, as the rest of a sentence."""
     if not _is_name(made.composer_id) or _COMPOSER.fullmatch(made.composer_id) is None:
-        return f"composer_id must be lower-case words joined by dots or dashes, of at most {_NAME} characters"
+        return f"composer_id must be lower-case words joined by dots or dashes, of at most {MAX_NAME} characters"
     if not _is_name(made.composer_revision):
-        return f"composer_revision must be a text of at most {_NAME} characters"
+        return f"composer_revision must be a text of at most {MAX_NAME} characters"
     sources: Any = made.source_revisions
     if not isinstance(sources, dict) or len(sources) > _SOURCES:
         return f"source_revisions must be at most {_SOURCES} revisions by the id of their source"
     if not all(_is_name(one) for pair in sources.items() for one in pair):
-        return f"source_revisions must be texts of at most {_NAME} characters"
+        return f"source_revisions must be texts of at most {MAX_NAME} characters"
     for key in SEMANTICS:
         value = getattr(made, key)
         if key == "context_window":
@@ -132,10 +132,10 @@ def _fault(made: RunComposition) -> str | None:
         elif not isinstance(value, str) or _HASH.fullmatch(value) is None:
             return f"{key} must be `sha256:` and 64 hex digits"
     names: Any = made.tool_names
-    if not isinstance(names, tuple) or len(names) > _TOOLS or not all(map(_is_name, names)):
-        return f"tool_names must be at most {_TOOLS} texts of at most {_NAME} characters"
+    if not isinstance(names, tuple) or len(names) > MAX_TOOLS or not all(map(_is_name, names)):
+        return f"tool_names must be at most {MAX_TOOLS} texts of at most {MAX_NAME} characters"
     return "tool_names name something twice" if len(set(names)) < len(names) else None
 
 
 def _is_name(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= _NAME
+    return isinstance(value, str) and 0 < len(value) <= MAX_NAME

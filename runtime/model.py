@@ -111,7 +111,11 @@ class ModelError(Exception):
 
 @runtime_checkable
 class ModelAdapter(Protocol):
-    """A provider. ``provider`` is its name, as it stands in ``request/header``."""
+    """A provider. ``provider`` is its name, as it stands in ``request/header``.
+
+    An adapter may have a ``context_window``, the tokens that its model takes in, or None: it is a part of what a run
+    is made of (``RunComposition``). Nobody knows it of an adapter without.
+    """
 
     @property
     def provider(self) -> str: ...

@@ -15,7 +15,7 @@ from ..journal.errors import InvalidEvent, JournalError
 from ..journal.events import JsonObject
 from . import checks
 from .assembly import Assembly
-from .backends.base import SteeringLease
+from .backends.base import Boundary, SteeringLease
 from .conversation import Conversation
 from .dispatch import Authorize, Dispatcher, ToolLimits
 from .ledger import Sink
@@ -27,6 +27,8 @@ from .tools.base import Ask, Tool, ask_nobody
 
 #: Characters of a failure's message in the journal: a provider may answer with a whole page.
 MESSAGE: Final = 2_000
+#: The steps ended at a boundary where the run is handed over.
+PAUSED: Final = "paused"
 
 
 @attrs.frozen(kw_only=True)
@@ -56,7 +58,11 @@ class Steering:
 
 @attrs.define(kw_only=True, eq=False)
 class Steps:
-    """The steps of one run. ``stopped`` is asked before each; ``ask`` is what a tool asks a person with."""
+    """The steps of one run. ``stopped`` is asked before each; ``ask`` is what a tool asks a person with.
+
+    ``boundary`` is awaited before each, with the number of those that may still be made (None: any): at ``pause`` they
+    end there. Without it nobody can hand the run over.
+    """
 
     sink: Sink
     model: ModelAdapter
@@ -74,6 +80,7 @@ class Steps:
     authorize: Authorize | None = None
     ask: Ask = ask_nobody
     steering: Steering | None = None
+    boundary: Callable[[int | None], Awaitable[Boundary]] | None = None
     _last_header: JsonObject | None = attrs.field(default=None, init=False)
     _dispatcher: Dispatcher = attrs.field(init=False)
 
@@ -92,7 +99,8 @@ class Steps:
         )
 
     async def run(self) -> str:
-        """The kind of the turn's end: ``completed``, ``max_tokens``, ``step_limit``, ``aborted``.
+        """The kind of the turn's end: ``completed``, ``max_tokens``, ``step_limit``, ``aborted``; or ``PAUSED``, and
+        the turn has none here.
 
         Raises ModelError where the provider failed for good, JournalError where a barrier failed.
         """
@@ -107,11 +115,24 @@ class Steps:
                 return end
             if self.stopped():
                 break
+            if self.boundary is not None:
+                paused = await self._paused(self.boundary, done)
+                if self.stopped():
+                    break
+                if paused:
+                    return PAUSED
             end = await self._step()
             if end == "max_tokens":
                 return end
             done += 1
         return end or "aborted"
+
+    async def _paused(self, boundary: Callable[[int | None], Awaitable[Boundary]], done: int) -> bool:
+        """Is somebody else to make the steps that are left?"""
+        # Whoever takes the run over reads it from the disk.
+        await self.sink.barrier()
+        remaining = None if self.max_steps is None else self.max_steps - done
+        return await boundary(remaining) == "pause"
 
     async def _steer(self) -> bool:
         """Takes over the messages that wait for this turn; were there any?"""

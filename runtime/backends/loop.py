@@ -13,16 +13,18 @@ from ...journal.events import JsonObject
 from ..app.definition import check_tools
 from ..channel import Channel
 from ..checks import shortly
+from ..composition import RunComposition
 from ..dispatch import Authorize, denial
 from ..errors import InteractionRefused
 from ..model import ModelAdapter, ModelError
 from ..permissions import asks
 from ..progress import Call
 from ..session_events import STOP_REASONS, InteractionKind
-from ..steps import Options, Steering, Steps, reason_of
+from ..steps import PAUSED, Options, Steering, Steps, reason_of
 from ..tasks import all_done
 from ..tools.base import Tool
-from .base import Backend, BackendContext, BackendFactory, SendInput, StopMode, StopReason
+from .base import Backend, BackendContext, Boundary, SendInput, StopMode, StopReason
+from .composing import check_composed, composed
 
 #: A model, or what makes one for a session.
 Model = ModelAdapter | Callable[[BackendContext], ModelAdapter]
@@ -40,11 +42,13 @@ def loop_backend(
     options: Options | None = None,
     *,
     authorize: Authorize | None = None,
-) -> BackendFactory:
+    handoff: bool = False,
+) -> "LoopFactory":
     """Backends over ``model``: an adapter that all sessions share, or a function that makes one for each.
 
-    Without ``tools`` they have the app's. Raises TypeError for what is neither, and AppError for tools that cannot be
-    right.
+    Without ``tools`` they have the app's. With ``handoff`` a run can be handed over between two steps: what it is made
+    of is recorded before its first request, and its tools, 256 at most, have names of 128 characters at most. Raises
+    TypeError for what is neither, and AppError for tools that cannot be right.
     """
     if isinstance(model, type):
         raise TypeError(f"loop_backend got the class {model.__name__}; give it a model, {model.__name__}(…)")
@@ -54,11 +58,15 @@ def loop_backend(
         raise TypeError(f"the options of loop_backend must be Options, not {shortly(options)}")
     if authorize is not None and not callable(authorize):
         raise TypeError(f"authorize must be an `async def`, not {shortly(authorize)}")
+    if not isinstance(handoff, bool):
+        raise TypeError(f"handoff must be True or False, not {shortly(handoff)}")
     own = None if tools is None else tuple(tools)
     if own:
         check_tools(own)
+        if handoff:
+            check_composed(own)
 
-    return LoopFactory(model, own, options or Options(), authorize)
+    return LoopFactory(model, own, options or Options(), authorize, handoff)
 
 
 @attrs.frozen
@@ -69,17 +77,33 @@ class LoopFactory:
     tools: tuple[Tool, ...] | None
     options: Options
     authorize: Authorize | None
+    handoff: bool = False
 
     def __call__(self, context: BackendContext) -> Backend:
         made: object = self.model if isinstance(self.model, ModelAdapter) else self.model(context)
         if not isinstance(made, ModelAdapter):
             raise TypeError(f"the function that makes a model gave {shortly(made)}, which is none")
         kept = context.tools if self.tools is None else self.tools
-        return LoopBackend(made, kept, self.options, context, authorize=self.authorize)
+        return LoopBackend(made, kept, self.options, context, authorize=self.authorize, handoff=self.handoff)
+
+    def composition(self, settings: JsonObject, tools: Iterable[Tool]) -> RunComposition | None:
+        """What a run of a session with these ``settings`` would be made of, in an app with these ``tools``; None where
+        its runs cannot be handed over, or only a model that is yet to be made tells. Raises AppError for what no run
+        can be made of.
+        """
+        if not self.handoff or not isinstance(self.model, ModelAdapter):
+            return None
+        # Of the settings none counts: a run's header has what it was set up with, and is compared by itself.
+        kept = tools if self.tools is None else self.tools
+        return composed(self.model, kept, self.options, authorized=self.authorize is not None)
 
 
 class LoopBackend:
     """Runs the steps of turns. ``authorize`` is asked before a call, and before a person is where its mode says so.
+
+    With ``handoff`` its runs can be handed over: it offers ``prepare_run_composition``, which is None otherwise, and
+    awaits ``input.handoff_boundary`` before each step. Raises AppError for tools and a model of which no composition
+    can tell.
 
     Of ``options`` those about live text are the kernel's to decide. ``sleep`` and ``chance`` are replaced in tests.
     """
@@ -92,6 +116,7 @@ class LoopBackend:
         context: BackendContext,
         *,
         authorize: Authorize | None = None,
+        handoff: bool = False,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -102,8 +127,19 @@ class LoopBackend:
         self.authorize = authorize
         self.sleep = sleep
         self.chance = chance
+        self.prepare_run_composition: Callable[[str, str], Awaitable[None]] | None = None
+        if handoff:
+            self._composition()  # what is wrong with it is told now
+            self.prepare_run_composition = self._record_composition
         self._disposed = False
         self._newest: _Run | None = None
+
+    def _composition(self) -> RunComposition:
+        """As things are now: tools belong to the app, and what they say of themselves may change between two runs."""
+        return composed(self.model, self.tools.values(), self.options, authorized=self.authorize is not None)
+
+    async def _record_composition(self, run_id: str, turn_id: str) -> None:
+        await self.context.record_run_composition(run_id, self._composition())
 
     def send(self, input: SendInput) -> Channel:
         """See ``Backend``. A defect of an adapter or a hook is raised out of the iterator."""
@@ -131,12 +167,15 @@ class _Run:
         self.channel = Channel(self._work, turn_id=input.turn_id, now=backend.context.now)
         self.stopped = False
         self.immediate = False
+        #: Whoever waits at a boundary for a handoff waits no longer.
+        self._stopping = asyncio.Event()
 
     async def stop(self, mode: StopMode) -> None:
         steps = self._steps
         if steps is not None and steps.done():
             return
         self.stopped = True
+        self._stopping.set()
         if mode == "immediate":
             if steps is not None and not self.immediate:
                 # Once: a second time would cut off what still comes to its end.
@@ -160,7 +199,7 @@ class _Run:
             channel.emit("complete", stop_reason="user_stop")
 
     async def _run(self, channel: Channel) -> None:
-        steps = self._steps = asyncio.ensure_future(self._made(channel).run())
+        steps = self._steps = asyncio.ensure_future(self._whole(channel))
         try:
             await asyncio.wait({steps})
         finally:
@@ -169,11 +208,22 @@ class _Run:
                 raise asyncio.CancelledError
         reason = reason_of(steps, stopped=self.immediate, source="stop" if self.stopped else None)
         defect = None if steps.cancelled() else steps.exception()
+        if reason["kind"] == PAUSED:
+            return
         if reason["kind"] == "failed":
             if defect is not None and not isinstance(defect, ModelError):
                 raise defect
             channel.emit("error", failure_class=reason["failure_class"], message=reason["message"])
         channel.emit("complete", stop_reason=STOP_REASONS[reason["kind"]])
+
+    async def _whole(self, channel: Channel) -> str:
+        prepare = self._backend.prepare_run_composition
+        if prepare is not None:
+            await prepare(self._input.run_id, self._input.turn_id)
+        return await self._made(channel).run()
+
+    async def _boundary(self, remaining: int | None) -> Boundary:
+        return await self._input.handoff_boundary(self._stopping, remaining)
 
     def _made(self, channel: Channel) -> Steps:
         backend, input = self._backend, self._input
@@ -194,6 +244,7 @@ class _Run:
             authorize=self._authorize,
             ask=self._ask,
             steering=Steering(input.pull_steering, input.ack_steering, input.nack_steering),
+            boundary=None if backend.prepare_run_composition is None else self._boundary,
         )
 
     async def _ask(self, kind: InteractionKind, request: JsonObject) -> JsonObject:
@@ -249,4 +300,4 @@ def _cut(value: Any, most: int) -> Any:
     return value
 
 
-__all__ = ["LoopBackend", "Model", "loop_backend", "shown"]
+__all__ = ["LoopBackend", "LoopFactory", "Model", "loop_backend", "shown"]

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 import attrs
 
 from ...journal.events import Blocks, JsonObject, Recovery
+from ..composition import RunComposition
 from ..model import ModelError
 from ..scripted import Ask, Do, End, Fail, Say, Tokens, Wait
 from ..session_events import SessionEvent
@@ -154,6 +155,8 @@ Part = (
 Turn = list[Part] | tuple[Part, ...] | Part
 #: What the turns of a session play, in order; or what a turn plays, by what it was sent.
 Script = Iterable[Turn] | Callable[[SendInput], Turn]
+#: What runs say that they are made of, all the same or by their id; None: nothing of that run is recorded.
+Composition = RunComposition | Callable[[str], RunComposition | None]
 
 
 @attrs.frozen(kw_only=True)
@@ -183,8 +186,12 @@ class ScriptedBackend:
     said any more in that step. A turn's ``max_steps`` are kept. With ``steps`` it yields ``step_start`` and
     ``step_end``, else it leaves the steps to the kernel.
 
+    With a ``composition`` its runs can be handed over: it records that before the first part, and awaits the handoff
+    boundary before each step.
+
     ``sends``, ``stops`` and ``disposals`` say how it was used; ``inputs`` and ``outcomes`` what it was sent and how its
-    questions came out.
+    questions came out; ``prepared`` the runs whose composition was asked for, by a kernel or by itself, and
+    ``boundaries`` the steps that were left at each.
     """
 
     def __init__(
@@ -194,6 +201,7 @@ class ScriptedBackend:
         *,
         steps: bool = False,
         faults: Faults | None = None,
+        composition: Composition | None = None,
     ) -> None:
         self.context = context
         self.steps = steps
@@ -203,11 +211,23 @@ class ScriptedBackend:
         self.disposals = 0
         self.inputs: list[SendInput] = []
         self.outcomes: list[JsonObject] = []
+        self.prepared: list[str] = []
+        self.boundaries: list[int | None] = []
+        self.prepare_run_composition: Callable[[str, str], Awaitable[None]] | None = None
+        if composition is not None:
+            self.prepare_run_composition = self._record_composition
+        self._composition = composition
         self._script = script
         self._playing: _Playing | None = None
 
     def send(self, input: SendInput) -> AsyncIterator[SessionEvent]:
         return _Stream(lambda emit: self._play(input, emit), patient=self.faults.ignore_close)
+
+    async def _record_composition(self, run_id: str, turn_id: str) -> None:
+        self.prepared.append(run_id)
+        made = self._composition(run_id) if callable(self._composition) else self._composition
+        if made is not None:
+            await self.context.record_run_composition(run_id, made)
 
     async def _play(self, input: SendInput, emit: "Yield") -> None:
         self.sends += 1
@@ -244,12 +264,15 @@ class ScriptedBackends:
     A session's turns are counted over all its backends: the next one goes on where the one before it was.
     """
 
-    def __init__(self, script: Script, *, repeat: bool, steps: bool, faults: Sequence[Faults]) -> None:
+    def __init__(
+        self, script: Script, *, repeat: bool, steps: bool, faults: Sequence[Faults], composition: Composition | None
+    ) -> None:
         self.built: list[ScriptedBackend] = []
         self._script = script if callable(script) else [script] if isinstance(script, str) else list(script)
         self._repeat = repeat
         self._steps = steps
         self._faults = faults
+        self._composition = composition
         self._turns: dict[str, int] = {}
         self._asked = 0
 
@@ -275,7 +298,8 @@ class ScriptedBackends:
     def _build(self, context: BackendContext, faults: Faults) -> ScriptedBackend:
         if faults.build_error is not None:
             raise faults.build_error
-        self.built.append(ScriptedBackend(context, self._turn, steps=self._steps, faults=faults))
+        made = ScriptedBackend(context, self._turn, steps=self._steps, faults=faults, composition=self._composition)
+        self.built.append(made)
         return self.built[-1]
 
     def _turn(self, input: SendInput) -> Turn:
@@ -295,14 +319,22 @@ def scripted_backend(
     repeat: bool = False,
     steps: bool = False,
     faults: Faults | Sequence[Faults] | None = None,
+    composition: "Composition | None" = None,
 ) -> ScriptedBackends:
     """A factory of backends that play ``script``, to be registered. With ``repeat`` it starts again at its end, else
     further turns say that it is over. A text is a script of one turn, which says it.
 
     Of several ``faults`` the first are those of the first backend that is asked for, and so on; the last go on.
+
+    With a ``composition`` runs can be handed over between two steps; a function gives it for each run by its id, or
+    None for one that records none. Raises TypeError for what is neither.
     """
+    if composition is not None and not isinstance(composition, RunComposition) and not callable(composition):
+        raise TypeError(
+            f"composition must be a RunComposition, a function that gives one, or None, not {composition!r}"
+        )
     each = [faults] if isinstance(faults, Faults) else list(faults or ())
-    return ScriptedBackends(script, repeat=repeat, steps=steps, faults=each or [Faults()])
+    return ScriptedBackends(script, repeat=repeat, steps=steps, faults=each or [Faults()], composition=composition)
 
 
 # ---------------------------------------------------------------- a turn that is being played
@@ -333,6 +365,8 @@ class _Playing:
         self._yield = emit
         self._parts = deque(parts)
         self._halt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        #: Whoever waits at a boundary for a handoff waits no longer.
+        self._stopping = asyncio.Event()
         self._after_step = False
         self._halted = False
         self._events = 0
@@ -343,6 +377,7 @@ class _Playing:
         self._answered = False
 
     def stop(self, mode: StopMode) -> None:
+        self._stopping.set()
         if mode == "after_step":
             self._after_step = True
         elif not self._halt.done():
@@ -350,7 +385,10 @@ class _Playing:
 
     async def whole(self) -> None:
         stop_reason: str | None
+        prepare = self._backend.prepare_run_composition
         try:
+            if prepare is not None:
+                await self._unless_halted(prepare(self._input.run_id, self._input.turn_id))
             stop_reason = await self._ending()
         except _Halted:
             # Nothing halts what comes now.
@@ -413,9 +451,22 @@ class _Playing:
         if not self._step_open:
             if self._step == self._input.max_steps:
                 raise _Over("step_limit")
+            if self._backend.prepare_run_composition is not None and not self._halted:
+                await self._boundary()
             self._step, self._step_open, self._said, self._answered = self._step + 1, True, 0, False
             if self._backend.steps:
                 await self._emit("step_start")
+
+    async def _boundary(self) -> None:
+        """Raises _Over where somebody else is to make the steps that are left."""
+        limit = self._input.max_steps
+        remaining = None if limit is None else limit - self._step
+        self._backend.boundaries.append(remaining)
+        said = await self._unless_halted(self._input.handoff_boundary(self._stopping, remaining))
+        if self._after_step:
+            raise _Over("user_stop")
+        if said == "pause":
+            raise _Over(None)
 
     async def _end_step(self) -> None:
         self._step_open = self._answered = False
@@ -615,6 +666,7 @@ class _Stream:
 
 __all__ = [
     "Boundary",
+    "Composition",
     "Do",
     "Emit",
     "End",

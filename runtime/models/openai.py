@@ -32,7 +32,8 @@ class OpenAIModel:
     """A ``ModelAdapter``. Without arguments it takes ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` from the environment.
 
     ``connect_timeout`` and ``idle_timeout`` are seconds, None for no limit; idle is a response of which nothing comes,
-    its beginning included. ``provider`` is the name that stands in ``request/header``.
+    its beginning included. ``provider`` is the name that stands in ``request/header``, ``context_window`` the tokens
+    that the model takes in, where you know it: a run that was handed over goes on only with the same.
 
     It holds one client, with its connections, until ``aclose``, and serves the event loop that first uses it.
     Raises ModelError where the package or the key is missing, or the base URL is none.
@@ -44,6 +45,7 @@ class OpenAIModel:
         api_key: str | None = None,
         *,
         provider: str = "openai",
+        context_window: int | None = None,
         connect_timeout: float | None = 10.0,
         idle_timeout: float | None = 300.0,
     ) -> None:
@@ -69,6 +71,7 @@ class OpenAIModel:
                 kind="provider_auth",
             )
         self.provider = provider
+        self.context_window = context_window
         self._client = AsyncOpenAI(
             api_key=self._key or _NO_KEY,
             base_url=url,
