@@ -31,6 +31,8 @@ def plan(doc: Doc, paint: Painter, boundary: Doc | None, words: Words) -> Lines:
         rows.append(["recovered", _recovered(doc["recovered"])])
     rows.append(["plan", _planned(doc)])
     run = f"run {line(doc['source_run_id'], 128)}"
+    if boundary is not None and doc["continuation"]["purpose"] == "handoff":
+        rows.append(["handed over", _successor(doc["continuation"])])
     if boundary is not None:
         rows.append(["goes on from", f"{run}, behind {_anchor(boundary)}"])
         rows += [["left out", f"event {said['seq']}: {line(said['text'], _SAID)}"] for said in boundary["left_out"]]
@@ -59,7 +61,7 @@ def end(doc: Doc, paint: Painter, *, refused: bool) -> Lines:
     turn = doc["turn"]
     if turn is None:
         return []
-    status, reason = turn["status"], turn["reason"]
+    status, reason = turn["status"], turn["reason"] or {}
     keys = ("failure_class",) if refused else ("failure_class", "message")
     detail = [line(reason[key], 300) for key in keys if reason.get(key)]
     shown = paint(status, _STATUS_STYLE.get(status, "yellow"))
@@ -74,14 +76,21 @@ def end(doc: Doc, paint: Painter, *, refused: bool) -> Lines:
 def settlement(doc: Doc, paint: Painter) -> Lines:
     """The answer of `settle`, and what can be done next, where ``doc`` has that."""
     call = doc["call"]
-    out = [_ended(doc)] if call is None else _stated(doc, call)
+    out = _ended(doc) if call is None else _stated(doc, call)
     title, *rest = out
     return [paint(title, "bold"), *(f"  {row}" for row in rest), *onward(doc, paint)]
 
 
-def _ended(doc: Doc) -> str:
+def _ended(doc: Doc) -> Lines:
     [end] = [event["data"] for event in doc["appended"] if event["type"] == "turn/end"]
-    return f"settled: turn {line(end['turn_id'], 128)} has failed ({line(end['reason']['failure_class'], 60)})"
+    reason, handoff = end["reason"], doc["handoff"]
+    how = "was stopped" if reason["kind"] == "aborted" else "has failed"
+    how += f" ({line(reason['failure_class'], 60)})" if reason.get("failure_class") else ""
+    out = [f"settled: turn {line(end['turn_id'], 128)} {how}"]
+    if handoff is not None:
+        successor, number = line(handoff["successor_run_id"], 128), line(handoff["turn"])
+        out.append(f"run {successor} will not finish turn {number}; messages are taken again")
+    return out
 
 
 def _stated(doc: Doc, call: Doc) -> Lines:
@@ -94,6 +103,13 @@ def _stated(doc: Doc, call: Doc) -> Lines:
     blocks = doc["appended"][0]["data"]["content"]
     told = " ".join(block["text"] for block in blocks if isinstance(block.get("text"), str))
     return [f"settled: {named}: {stands}, for good", f"the model is told: {line(told, 300)}"]
+
+
+def _successor(continuation: Doc) -> str:
+    steps, left = continuation["max_steps"], "as many steps as it needs"
+    if steps is not None:
+        left = f"{count(steps, 'step')} left"
+    return f"run {line(continuation['run_id'], 128)} finishes turn {line(continuation['turn_id'], 128)}, with {left}"
 
 
 def _anchor(boundary: Doc) -> str:

@@ -31,6 +31,11 @@ def claim(typed: str, claims: Sequence[Doc]) -> str:
     return _whole("--claim", typed, [row["claim_id"] for row in claims])
 
 
+def handoff(typed: str, handoffs: Sequence[Doc]) -> str:
+    """The handoff that was meant. Raises Unclear."""
+    return _whole("--handoff", typed, [row["handoff_id"] for row in handoffs])
+
+
 def call(typed: str, unknown: Sequence[Doc], turns: Sequence[Doc]) -> str:
     """The call that was meant, of those whose outcome is unknown. Raises Unclear.
 

@@ -28,6 +28,8 @@ _ENDED: Final = {
 _WITH: Final = {"step_limit": " with as many steps again"}
 #: What a call's tool has declared → another way than to state what came of the call.
 _AGAIN: Final = ("read_only", "idempotent")
+#: How a handoff stands whose successor may still come.
+_WAITS: Final = ("pending", "claimed")
 #: What goes on where no command does.
 _MESSAGE: Final = "send a message in your program (`manager.send`)"
 
@@ -48,6 +50,17 @@ class Words:
         return f"maka session resume {self.session}{self.app}"
 
 
+def waiting(handoffs: Sequence[Doc], turns: Sequence[Doc]) -> Doc | None:
+    """The handoff whose turn waits for its successor, of the rows of a session; None where no turn does."""
+    paused = {turn["turn_id"] for turn in turns if turn["status"] == "paused"}
+    return next((row for row in handoffs if row["state"] in _WAITS and row["turn_id"] in paused), None)
+
+
+def given_up(handoff: Doc, session: str) -> str:
+    """The command that gives a handoff up, of the session as commands name it."""
+    return f"maka session settle {session} --handoff {quote(handoff['handoff_id'])}"
+
+
 def words_of(target: str, root: str | None) -> str:
     """TARGET as it was typed, with ``--root`` where that was, for a command that can be pasted."""
     return quote(line(target)) + ("" if root is None else f" --root {quote(line(root))}")
@@ -61,11 +74,26 @@ def steps(doc: Doc, unknown: Sequence[Doc], newest_run: str | None, words: Words
     """
     if doc["verdict"] not in _GOES_ON or doc["writer"] is not None:
         return []
-    claims = list(_claims(doc, words, lost))
+    claims = [*_handoff(doc, words, lost), *_claims(doc, words, lost)]
     lineage = set() if lost else _lineage(doc, newest_run)
     calls = [step for call in unknown[:_CALLS] for step in _call(doc, call, unknown, lineage, words, lost)]
     blocked = bool(claims) or any(call["run_id"] in lineage for call in unknown)
     return [*claims, *calls, *([] if blocked else _goes_on(doc, newest_run, words, lost))]
+
+
+def _handoff(doc: Doc, words: Words, lost: bool) -> Iterator[Step]:
+    """A turn that waits for its successor is gone on with, or given up; nothing else happens in the session before."""
+    handoff = waiting(doc["handoffs"], doc["turns"])
+    if handoff is None:
+        return
+    number = next(turn["turn"] for turn in doc["turns"] if turn["turn_id"] == handoff["turn_id"])
+    waits = f"turn {number} was handed over and waits for run {handoff['successor_run_id']}"
+    if lost or doc["settings"].get("archived") is True:
+        why = "lines of the journal are lost" if lost else "the session is archived"
+        yield {"command": given_up(handoff, words.session), "why": f"{waits}, and {why}; this gives the handoff up"}
+        return
+    for command in (words.resume, given_up(handoff, words.session)):
+        yield {"command": command, "why": f"{waits}; let that finish it, or give the handoff up"}
 
 
 def _claims(doc: Doc, words: Words, lost: bool) -> Iterator[Step]:

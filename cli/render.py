@@ -19,6 +19,9 @@ _CELL: Final = 72
 
 #: Findings of one code that people are shown; programs get them all.
 _FINDINGS: Final = 10
+#: Runs of a turn, and steps of a plan, that people are shown.
+_CHAIN: Final = 4
+_STEPS: Final = 20
 
 VERDICT_STYLE: Final = {
     "healthy": "green",
@@ -41,6 +44,17 @@ VERDICT_MEANING: Final = {
 
 #: What a person has marked a session with, as words.
 _MARKS: Final = {"archived": "archived", "flagged": "flagged", "has_unread": "unread"}
+
+#: What else of a row of a listing is worth a mark: work that waits in the session.
+_WORK: Final = {"pending_handoff": "pending handoff", "active_plan": "active plan"}
+
+#: How a handoff stands → what can be done about it.
+_OF_HANDOFF: Final = {
+    "pending": "resume it, or settle it",
+    "claimed": "resume it, or settle it",
+    "continued": "its successor has begun",
+    "abandoned": "it was given up",
+}
 
 #: The first of these that was found decides what can be done; the remedies of the others are of no use yet.
 _DECIDING: Final = ("unreadable", "unsupported", "damage", "repairable")
@@ -72,6 +86,8 @@ STATE_STYLE: Final = {
     "started_indeterminate": "yellow",
     "paused": "cyan",
     "pending": "cyan",
+    "claimed": "cyan",
+    "active": "cyan",
 }
 
 
@@ -80,8 +96,8 @@ def inspection(doc: Doc, paint: Painter, *, words: str | None = None) -> Lines:
     words = words or quote(line(doc.get("path") or "TARGET"))
     out = _facts(doc, paint)
     out += _findings(doc, paint, words)
-    for title, key, head, row, right in _SECTIONS:
-        out += _section(title, [row(item) for item in _rows(doc, key)], head, paint, right)
+    for title, key, head, rows, right in _SECTIONS:
+        out += _section(title, [row for item in _rows(doc, key) for row in rows(item)], head, paint, right)
     queue = _object(doc.get("queue"))
     waiting = [
         [kind, line(entry.get("message_id"), 40), line(entry.get("turn_id", "-"), 40), line(entry.get("seq"))]
@@ -300,14 +316,34 @@ def _continuation(claim: Doc) -> list[str]:
 
 
 def _handoff(handoff: Doc) -> list[str]:
-    left = handoff.get("remaining_steps")
+    left, state = handoff.get("remaining_steps"), line(handoff.get("state"), 20)
     return [
         line(handoff.get("handoff_id"), 40),
-        line(handoff.get("state"), 20),
+        state,
         line(handoff.get("run_id"), 40),
         line(handoff.get("successor_run_id"), 40),
-        "any" if left is None else line(left),
+        "any" if left is None else line(left, 20),
+        _OF_HANDOFF.get(state, "-"),
     ]
+
+
+def _execution(execution: Doc) -> list[str]:
+    return [
+        line(execution.get("turn_id"), 40),
+        line(_object(execution.get("root")).get("kind") or "-", 40),
+        _chain(execution.get("chain")),
+        line(execution.get("tip"), 40),
+        line(execution.get("status"), 20),
+        line(execution.get("pending_handoff") or "-", 40),
+    ]
+
+
+def _chain(chain: object) -> str:
+    """`r1 → r2 → r3`; of many runs the first and the newest ones."""
+    runs = [shorten_ids(line(run_id, 40)) for run_id in chain] if isinstance(chain, list) else []
+    if len(runs) > _CHAIN:
+        runs = [runs[0], f"… {len(runs) - _CHAIN:,} more …", *runs[1 - _CHAIN :]]
+    return " → ".join(runs) or "-"
 
 
 def _interaction(interaction: Doc) -> list[str]:
@@ -321,30 +357,46 @@ def _interaction(interaction: Doc) -> list[str]:
     ]
 
 
-def _plan(plan: Doc) -> list[str]:
-    execution = _object(plan.get("execution"))
-    return [
+def _plan(plan: Doc) -> list[list[str]]:
+    """Its row, and below its title those of its steps."""
+    execution, steps = _object(plan.get("execution")), _rows(plan, "steps")
+    row = [
         line(plan.get("proposal_id"), 40),
         _optional(plan.get("revision")),
         line(plan.get("status"), 20),
         line(execution.get("status") or "-", 20),
         line(plan.get("title"), 50),
     ]
+    shown = [f"  {number}. {line(step.get('title'), 60)}" for number, step in enumerate(steps[:_STEPS], 1)]
+    if len(steps) > _STEPS:
+        shown.append(f"  … and {len(steps) - _STEPS:,} more")
+    return [row, *([*[""] * (len(row) - 1), each] for each in shown)]
 
 
-_Section = tuple[str, str, list[str], Callable[[Doc], list[str]], set[int]]
+def _one(row: Callable[[Doc], list[str]]) -> Callable[[Doc], list[list[str]]]:
+    return lambda item: [row(item)]
+
+
+_Section = tuple[str, str, list[str], Callable[[Doc], list[list[str]]], set[int]]
 _SECTIONS: Final[tuple[_Section, ...]] = (
-    ("turns", "turns", ["#", "turn", "status", "events", "steps", "runs", "calls", ""], _turn, {0, 4, 5}),
-    ("runs", "runs", ["run", "turn", "status", "class"], _run, set()),
+    ("turns", "turns", ["#", "turn", "status", "events", "steps", "runs", "calls", ""], _one(_turn), {0, 4, 5}),
+    ("runs", "runs", ["run", "turn", "status", "class"], _one(_run), set()),
     (
         "continuations",
         "continuations",
         ["claim", "purpose", "state", "from run", "to run", "first run", "claims"],
-        _continuation,
+        _one(_continuation),
         {6},
     ),
-    ("handoffs", "handoffs", ["handoff", "state", "run", "successor", "steps left"], _handoff, {4}),
-    ("interactions", "interactions", ["interaction", "kind", "status", "outcome"], _interaction, set()),
+    ("handoffs", "handoffs", ["handoff", "state", "run", "successor", "steps left", "what to do"], _one(_handoff), {4}),
+    (
+        "turns of several runs",
+        "executions",
+        ["turn", "began as", "runs", "newest run", "status", "waits for handoff"],
+        _one(_execution),
+        set(),
+    ),
+    ("interactions", "interactions", ["interaction", "kind", "status", "outcome"], _one(_interaction), set()),
     ("plans", "plans", ["proposal", "revision", "status", "execution", "title"], _plan, {1}),
 )
 
@@ -412,7 +464,7 @@ def listing(doc: Doc, paint: Painter) -> Lines:
             line(row.get("verdict")),
             _optional(row.get("turns")),
             moment(row.get("last_activity")),
-            _marks(row),
+            _marks(row, {**_MARKS, **_WORK}),
             _name(row),
         ]
         for row in _rows(doc, "sessions")
@@ -565,8 +617,8 @@ def _labels(settings: Doc) -> str:
     return line(", ".join(map(str, labels)), _CELL) if isinstance(labels, list) else ""
 
 
-def _marks(settings: Doc) -> str:
-    return ", ".join(word for key, word in _MARKS.items() if settings.get(key) is True)
+def _marks(values: Doc, words: Mapping[str, str] = _MARKS) -> str:
+    return ", ".join(word for key, word in words.items() if values.get(key) is True)
 
 
 def _label(column: int, cell: str) -> str:

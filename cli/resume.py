@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import attrs
@@ -23,9 +24,10 @@ from ..runtime.app.naming import find_app
 from ..runtime.continuation.safety import SafetyObservation, look
 from ..runtime.errors import ContinuationRevalidationError, RuntimeFailure
 from ..runtime.sessions import SessionManager
-from . import exits, naming
+from . import exits, naming, onward
 from .documents import Answer, Doc, place_of_config
 from .failures import failure_of
+from .onward import Words
 from .render import words
 
 if TYPE_CHECKING:
@@ -133,11 +135,34 @@ class _Unnamed:
 # ---------------------------------------------------------------- recover and plan
 
 
+@attrs.frozen
+class Meant:
+    """What is to go on: the run, if one was named. ``handoff``: what is resumed is this one's turn, by its successor.
+
+    ``waits``: the handoff that waits in the session, whatever is resumed.
+    """
+
+    run_id: str | None
+    handoff: onward.Doc | None
+    waits: onward.Doc | None
+
+
+def meant_by(place: Place, typed: str | None) -> Meant:
+    """What was meant; a beginning of a run's id is enough. Raises naming.Unclear."""
+    session = place.survey()
+    turns, handoffs = session.turns(), session.handoffs()
+    run_id = None if typed is None else naming.run(typed, session.runs(), turns)
+    waits = onward.waiting(handoffs, turns)
+    if waits is None or run_id not in (None, waits["run_id"], waits["successor_run_id"]):
+        return Meant(run_id, None, waits)
+    return Meant(waits["run_id"], waits, waits)
+
+
 async def planned(
     manager: SessionManager,
     place: Place,
+    meant: Meant,
     *,
-    run: str | None,
     rerun: Iterable[Recovery],
     mode: str | None,
     dry: bool,
@@ -155,7 +180,13 @@ async def planned(
         recovered = await _recovered(manager, place)
         if mode is not None:
             await manager.update(place.session_id, {"permission_mode": mode})
-    plan = await manager.plan_safe_boundary_continuation(place.session_id, source_run_id=run, rerun=rerun, repaired=dry)
+    plan = await manager.plan_safe_boundary_continuation(
+        place.session_id,
+        source_run_id=meant.run_id,
+        purpose="resume" if meant.handoff is None else "handoff",
+        rerun=rerun,
+        repaired=dry,
+    )
     said = plan.to_json()
     doc: Doc = {
         "session_id": place.session_id,
@@ -174,7 +205,15 @@ async def planned(
         doc["diagnostics"] += [
             {"code": "app_missing", "message": _APP_MISSING[code]} for code in concerned if code in _APP_MISSING
         ]
-    if run is not None and plan.rejection_reasons == ("source_run_unreadable",):
+    if meant.waits is not None and plan.continuation is None:
+        waits = f"Turn {meant.waits['turn_id']} waits for run {meant.waits['successor_run_id']}, to which it was handed"
+        ways = "Let that go on, once nothing stands in its way" if meant.handoff is None else "Mend that and try again"
+        command = onward.given_up(meant.waits, quote(place.session_id))
+        message = (
+            f"{waits}. {ways}; or give the handoff up with `{command}`: then the turn has failed, and can be resumed."
+        )
+        doc["diagnostics"].append({"code": "handoff_pending", "message": message})
+    if meant.run_id is not None and plan.rejection_reasons == ("source_run_unreadable",):
         return plan, Answer(doc, exits.USAGE)
     return plan, Answer(doc, exits.OF_PLAN[plan.disposition])
 
@@ -205,12 +244,6 @@ async def _recovered(manager: SessionManager, place: Place) -> JsonObject:
     if found.error is not None:
         raise found.error
     return {"state": found.state, "appended": found.appended, "reconciled": found.reconciled}
-
-
-def run_of(place: Place, typed: str) -> str:
-    """The run that was meant; a beginning of its id is enough. Raises naming.Unclear."""
-    session = place.survey()
-    return naming.run(typed, session.runs(), session.turns())
 
 
 def boundary_of(place: Place, continuation: "Continuation") -> Doc:
@@ -253,19 +286,22 @@ async def run(
     doc: Doc,
     live: "Live | None",
     *,
-    command: str,
+    words: Words,
+    handoff: onward.Doc | None = None,
 ) -> Answer:
     """Carries out what was planned, and gives the whole answer. A turn that asks a person is stopped: none can answer.
 
-    ``live`` is told what happens; ``command`` resumes the session. When this is cancelled the turn is stopped, and the
-    answer says how it has ended. Raises what keeps the run from starting.
+    ``live`` is told what happens; ``words`` are for commands; ``handoff`` is the one that the plan is for. When this is
+    cancelled the turn is stopped, and the answer says how it has ended. Raises what keeps the run from starting.
     """
     stream = manager.resume_safe_boundary_continuation(continuation)
     refusal: str | None = None
     code: int | None = None
+    begun = False
     try:
         try:
             await stream.started()
+            begun = True
             if live is not None:
                 live.begun(stream.run_id, stream.turn_id)
             async for event in stream:
@@ -273,7 +309,7 @@ async def run(
                     live.tell(event)
                 if refusal is None and (ask := _ASKS.get(event.kind)) is not None:
                     mode = continuation.configuration["permission_mode"]
-                    refusal = f"the turn was stopped: {ask(event.data, mode, command)}"
+                    refusal = f"the turn was stopped: {ask(event.data, mode, words.resume)}"
                     doc["diagnostics"].append({"code": "answer_needed", "message": refusal})
                     await manager.stop(continuation.session_id, source=_NOBODY)
         except asyncio.CancelledError:
@@ -283,6 +319,8 @@ async def run(
                 pass
     except ContinuationRevalidationError as error:
         refusal, code = str(error), code or exits.PENDING
+        if handoff is not None and stream.reason is None:
+            refusal += f" Or give the handoff up: `{onward.given_up(handoff, words.session)}`"
         doc["diagnostics"].append({"code": error.code, "message": refusal})
     except (RuntimeFailure, JournalError) as error:
         if stream.reason is None and code is None:
@@ -291,6 +329,11 @@ async def run(
         failure = failure_of(error)
         refusal, code = failure.sentence, code or failure.code
     doc["turn"] = _turn(stream)
+    if begun and doc["turn"] is None and code is None:
+        # Its stream has ended, and its turn has not.
+        doc["turn"] = {"turn_id": stream.turn_id, "run_id": stream.run_id, "status": "paused", "reason": None}
+        refusal = "the turn was handed over again while it ran here, and is not done; its next run goes on with "
+        refusal += f"`{words.resume}`"
     if code is None:
         code = exits.PENDING if stream.reason is None else exits.OF_TURN[stream.reason["kind"]]
     return Answer(doc, code, refusal)
@@ -337,17 +380,22 @@ _ASKS: Final[dict[str, Callable[[JsonObject, object, str], str]]] = {
 # ---------------------------------------------------------------- settle
 
 
-async def settled(place: Place, *, claim: str | None, call: str | None, ok: bool, text: str | None) -> Doc:
-    """Settles a claim, or a call with this outcome, and gives the answer of `settle`.
+async def settled(
+    place: Place, *, claim: str | None, handoff: str | None, call: str | None, ok: bool, text: str | None
+) -> Doc:
+    """Settles a claim, a handoff, or a call with this outcome, and gives the answer of `settle`.
 
-    A beginning of an id is enough. Nothing is appended where the same was stated before. Raises naming.Unclear,
-    SettleRefused, JournalLocked for a session that somebody has open, and other JournalErrors.
+    A beginning of an id is enough. Nothing is appended where the same of a call was stated before. Raises
+    naming.Unclear, SettleRefused, JournalLocked for a session that somebody has open, and other JournalErrors.
     """
     session = place.survey()
     async with place.manager(None) as manager:
         if claim is not None:
             claim = naming.claim(claim, session.continuations())
             events = await manager.settle_indeterminate_continuation(place.session_id, claim)
+        elif handoff is not None:
+            handoff = naming.handoff(handoff, session.handoffs())
+            events = await manager.abandon_handoff(place.session_id, handoff)
         else:
             call = naming.call(call or "", session.unknown_calls(), session.turns())
             events = await manager.settle_call(place.session_id, call, ok=ok, text=text)
@@ -355,8 +403,16 @@ async def settled(place: Place, *, claim: str | None, call: str | None, ok: bool
         "session_id": place.session_id,
         "path": str(place.path),
         "call": None if call is None else _called(place, call, events),
+        "handoff": None if handoff is None else _handed_over(place, handoff),
         "appended": appended_json(events),
     }
+
+
+def _handed_over(place: Place, handoff_id: str) -> JsonObject:
+    """Its row, and the number of its turn."""
+    session = place.survey()
+    row = next(row for row in session.handoffs() if row["handoff_id"] == handoff_id)
+    return {**row, "turn": next(turn["turn"] for turn in session.turns() if turn["turn_id"] == row["turn_id"])}
 
 
 def _called(place: Place, name: str, events: Sequence[Event]) -> JsonObject:

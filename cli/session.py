@@ -11,6 +11,8 @@ from .journal import Json, Root, Target, give, journal
 from .parsing import Command, Group, WrongUsage
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..journal.events import Recovery
     from .documents import Answer
 
@@ -79,11 +81,13 @@ def resume(
 
     What was left open is closed. Then a plan says whether the run can go on: where it cannot, why, and what to do.
     Else a new run goes on from the last safe point of the old one, without sending a message again, and is shown while
-    it works. Ctrl-C stops it; a second one does not wait for that.
+    it works. Ctrl-C stops it; a second one does not wait for that. A turn that was handed over is finished by its
+    successor.
 
-    Exit code: 0 done, or the plan says that it goes on, 1 parked, or the turn failed or was stopped, or --again is
-    missing, 5 the turn met a limit, 2 no such session or run, no app (what was left open is closed even so), or an
-    error while writing, 3 locked by a live writer, 4 damaged, unsupported or unreadable, 130 stopped by Ctrl-C.
+    Exit code: 0 done, or the plan says that it goes on, 1 parked, or the turn failed, was stopped or was handed over,
+    or --again is missing, 5 the turn met a limit, 2 no such session or run, no app (what was left open is closed even
+    so), or an error while writing, 3 locked by a live writer, 4 damaged, unsupported or unreadable, 130 stopped by
+    Ctrl-C.
     """
     import asyncio
     import contextlib
@@ -102,7 +106,7 @@ def resume(
         try:
             answer = asyncio.run(
                 _resume(
-                    console,
+                    context,
                     target,
                     root,
                     app,
@@ -126,7 +130,7 @@ def resume(
 
 
 async def _resume(
-    console: Console,
+    context: typer.Context,
     target: str,
     root: str | None,
     name: str | None,
@@ -142,6 +146,7 @@ async def _resume(
     from . import resume as work
     from .live import Live
 
+    console: Console = context.obj
     work.cancelled_by_interrupt()
     place, app = work.place_of(target, root), work.app_of(name, root)
     if app is None and mode is not None:
@@ -149,9 +154,11 @@ async def _resume(
     words = documents.words_of(target, root, name)
     async with place.manager(app) as manager:
         with console.working(f"reading {target}"):
-            source = None if run is None else work.run_of(place, run)
+            meant = work.meant_by(place, run)
+            if meant.handoff is not None:
+                _check_handoff(context, {"--again": again, "--rerun": rerun, "--permission-mode": mode})
             plan, answer = await work.planned(
-                manager, place, run=source, rerun=rerun, mode=mode, dry=dry, named=app is not None
+                manager, place, meant, rerun=rerun, mode=mode, dry=dry, named=app is not None
             )
             going = plan.continuation
             boundary = None if going is None or as_json else work.boundary_of(place, going)
@@ -165,7 +172,7 @@ async def _resume(
             work.refuse_without_app(root)
         live = None if as_json else Live(console)
         try:
-            return await work.run(manager, going, answer.doc, live, command=words.resume)
+            return await work.run(manager, going, answer.doc, live, words=words, handoff=meant.handoff)
         finally:
             if live is not None:
                 live.close()
@@ -184,6 +191,12 @@ def settle(
             "--claim", metavar="ID", help="End a continuation of which nobody knows whether it was carried out."
         ),
     ] = None,
+    handoff: Annotated[
+        str | None,
+        typer.Option(
+            "--handoff", metavar="ID", help="Give up a handoff whose successor nobody will let finish the turn."
+        ),
+    ] = None,
     call: Annotated[
         str | None, typer.Option("--call", metavar="ID", help="State what came of a call whose outcome is unknown.")
     ] = None,
@@ -198,23 +211,27 @@ def settle(
     """State what nobody else can know, so that a session can go on.
 
     --call with --ok or --error states what came of a call that was cut off: first look outside, because the model
-    will rely on it. --claim ends a continuation that was cut off when its model may have been asked. No model is asked
-    and no tool is run; what is stated first stands.
+    will rely on it. --claim ends a continuation that was cut off when its model may have been asked. --handoff gives up
+    a turn that was handed over and waits for its successor: the turn has then failed, and can be resumed. No model is
+    asked and no tool is run; what is stated first stands.
 
-    The same again is fine, and writes nothing. Exit code: 0 settled, 2 nothing of that name is to be settled, or it was
-    with another outcome, 3 locked by a live writer, 4 damaged, unsupported or unreadable, 130 stopped by Ctrl-C.
+    The same of a call again is fine, and writes nothing. Exit code: 0 settled, 2 nothing of that name is to be settled,
+    or it was with another outcome, 3 locked by a live writer, 4 damaged, unsupported or unreadable, 130 stopped by
+    Ctrl-C.
     """
-    if (claim is None) == (call is None):
-        raise WrongUsage("name what is to be settled by either --claim ID or --call ID", ctx=context)
+    if sum(named is not None for named in (claim, handoff, call)) != 1:
+        raise WrongUsage("name what is to be settled by one of --claim ID, --handoff ID and --call ID", ctx=context)
     if call is not None and ok == (error is not None):
         raise WrongUsage("say what came of the call by either --ok or --error TEXT", ctx=context)
-    if claim is not None and (ok or error is not None):
-        raise WrongUsage("--ok and --error say what came of a --call, not of a --claim", ctx=context)
+    if call is None and (ok or error is not None):
+        other = "--claim" if handoff is None else "--handoff"
+        raise WrongUsage(f"--ok and --error say what came of a --call, not of a {other}", ctx=context)
     if text is not None and not ok:
         raise WrongUsage("a TEXT behind TARGET belongs to --ok; --error has its own", ctx=context)
     if error is not None and not error.strip():
         raise WrongUsage("--error wants to know why, for the model", ctx=context)
     _check_id(context, "--claim", claim)
+    _check_id(context, "--handoff", handoff)
     _check_id(context, "--call", call)
     import asyncio
 
@@ -222,9 +239,9 @@ def settle(
     from . import resume as work
 
     console: Console = context.obj
-    place = work.place_of(target, root)
+    place, said = work.place_of(target, root), text if ok else error
     with console.working(f"settling {target}"), console.logged("maka.runtime"):
-        doc = asyncio.run(work.settled(place, claim=claim, call=call, ok=ok, text=text if ok else error))
+        doc = asyncio.run(work.settled(place, claim=claim, handoff=handoff, call=call, ok=ok, text=said))
     if as_json:
         console.document(doc)
     else:
@@ -236,6 +253,15 @@ def settle(
 def _check_id(context: typer.Context, option: str, typed: str | None) -> None:
     if typed is not None and not typed.strip():
         raise WrongUsage(f"{option} is given no id; `maka journal inspect` lists what there is", ctx=context)
+
+
+def _check_handoff(context: typer.Context, given: "Mapping[str, object]") -> None:
+    if option := next((option for option, value in given.items() if value), None):
+        raise WrongUsage(
+            f"{option} has no meaning here, because the turn was handed over: its successor has the settings of the "
+            "run that was paused and does what that had left to do; leave the option out",
+            ctx=context,
+        )
 
 
 def _check_mode(context: typer.Context, mode: str | None, plan: bool) -> None:

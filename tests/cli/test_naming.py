@@ -35,6 +35,15 @@ def test_what_fits_several_is_unclear() -> None:
     assert naming.claim("claim-b", claims) == "claim-b"
 
 
+def test_a_handoff_is_meant_by_its_id_or_a_beginning() -> None:
+    handoffs = [{"handoff_id": "hand-1"}, {"handoff_id": "hand-2"}, {"handoff_id": "over\x1b[2J" + "x" * 300}]
+    assert naming.handoff("hand-1", handoffs) == "hand-1"
+    assert naming.handoff("over", handoffs) == handoffs[2]["handoff_id"]
+    assert naming.handoff("h9", handoffs) == "h9"
+    with pytest.raises(naming.Unclear, match="`--handoff hand` fits several: hand-1, hand-2; give more"):
+        naming.handoff("hand", handoffs)
+
+
 def test_a_turns_id_is_answered_with_its_run() -> None:
     for typed in ("t000001", "t00000"):
         with pytest.raises(naming.Unclear, match="t000001 is turn 1, and no run; its run is `--run 7e0a11`"):

@@ -14,6 +14,7 @@ RUN = {"run_id": "r1", "turn_id": "t1", "status": "failed"}
 TURN = {"turn_id": "t1", "turn": 1, "status": "interrupted"}
 DOC: dict[str, Any] = {
     "verdict": "healthy", "writer": None, "settings": {}, "runs": [RUN], "turns": [TURN], "continuations": [],
+    "handoffs": [],
 }  # fmt: skip
 CALL = {
     "call_id": "c1", "name": "order", "turn_id": "t1", "run_id": "r1", "call_seq": 7, "operation_id": "o1",
@@ -56,11 +57,42 @@ def test_the_session_is_named_as_it_was_typed() -> None:
         ("step_limit", "failed", [GOES_ON]),
         ("completed", "completed", []),
         ("max_tokens", "completed", []),
-        ("paused", "handed_off", []),
     ],
 )
 def test_the_newest_turn_goes_on_unless_it_is_done(status: str, run: str, expected: list[str]) -> None:
     assert told({**DOC, "turns": [{**TURN, "status": status}], "runs": [{**RUN, "status": run}]}) == expected
+
+
+HANDOFF = {"handoff_id": "h 1", "run_id": "r1", "turn_id": "t1", "successor_run_id": "r2", "state": "pending"}
+HANDED = {
+    **DOC, "runs": [{**RUN, "status": "handed_off"}], "turns": [{**TURN, "status": "paused"}], "handoffs": [HANDOFF],
+}  # fmt: skip
+GIVE_UP = "maka session settle s --handoff 'h 1'"
+
+
+@pytest.mark.parametrize("state", ["pending", "claimed"])
+def test_a_turn_that_waits_for_its_successor_goes_on_or_is_given_up(state: str) -> None:
+    doc = {**HANDED, "handoffs": [{**HANDOFF, "state": state}]}
+    why = "turn 1 was handed over and waits for run r2; let that finish it, or give the handoff up"
+    assert steps(doc, [], "r1", WORDS) == [{"command": GOES_ON, "why": why}, {"command": GIVE_UP, "why": why}]
+
+
+def test_a_handoff_that_cannot_be_resumed_is_given_up() -> None:
+    for doc, lost, why in (
+        (HANDED, True, "lines of the journal are lost"),
+        ({**HANDED, "settings": {"archived": True}}, False, "the session is archived"),
+    ):
+        [step] = steps(doc, [], "r1", WORDS, lost=lost)
+        assert (step["command"], why in str(step["why"])) == (GIVE_UP, True)
+
+
+def test_a_handoff_that_is_over_waits_for_nobody() -> None:
+    for state in ("continued", "abandoned"):
+        assert told({**HANDED, "handoffs": [{**HANDOFF, "state": state}]}) == []
+    stopped = {**HANDED, "turns": [{**TURN, "status": "aborted"}]}
+    assert told(stopped) == [], "a repair ends it, because the turn was asked to stop"
+    assert told({**HANDED, "writer": {"pid": 1}}) == []
+    assert told({**HANDED, "verdict": "damaged"}) == []
 
 
 def test_a_limit_of_steps_is_given_again() -> None:

@@ -28,6 +28,8 @@ KEYS = st.sampled_from(
         settings labels flagged archived has_unread locked dry_run verdict_before verdict_after set_aside appended
         unverified sessions next why command outcome_source
         data type seq ts offset length file code severity message remedy count was calls run_ids
+        handoff_id successor_run_id remaining_steps executions turn_id root root_run_id chain tip status pending_handoff
+        proposal_id revision title steps active_plan
         reason kind name state content text source target execution outcome steering followup created_by parent since
         """,
     )
@@ -154,6 +156,69 @@ def test_a_claim_is_shown_with_its_lineage_and_what_to_do() -> None:
     told = shown({**INSPECTION, "continuations": [CLAIM], "next": [step, {**step, "command": "another"}]})
     assert re.search(r"cl +resume +started_indeterminate +r2 +r3 +r1 +2\n", told)
     assert told.endswith("\nnext\n  claim cl: look\n    → `maka session settle s --claim cl`\n    → `another`")
+
+
+HANDOFF = {
+    "handoff_id": "h1", "run_id": "r1", "turn_id": "t1", "successor_run_id": "r2", "claim_id": "c2",
+    "remaining_steps": 5, "state": "pending",
+}  # fmt: skip
+EXECUTION: dict[str, Any] = {
+    "turn_id": "t1", "root_run_id": "r1", "root": {"kind": "goal", "goal_id": "g"}, "chain": ["r1", "r2", "r3"],
+    "tip": "r3", "status": "paused", "pending_handoff": "h2",
+}  # fmt: skip
+
+
+def rows_of(doc: dict[str, Any], title: str) -> list[str]:
+    """The rows of a section, its head among them, with one blank between cells."""
+    rows = [" ".join(row.split()) for row in shown(doc).splitlines()]
+    section = rows[rows.index(title) + 1 :]
+    return section[: section.index("")] if "" in section else section
+
+
+def test_a_handoff_is_shown_with_what_to_do() -> None:
+    states = ("pending", "claimed", "continued", "abandoned")
+    handoffs = [{**HANDOFF, "state": state} for state in states]
+    handoffs.append({**HANDOFF, "remaining_steps": None, "state": "later"})
+    assert rows_of({**INSPECTION, "handoffs": handoffs}, "handoffs") == [
+        "handoff state run successor steps left what to do",
+        "h1 pending r1 r2 5 resume it, or settle it",
+        "h1 claimed r1 r2 5 resume it, or settle it",
+        "h1 continued r1 r2 5 its successor has begun",
+        "h1 abandoned r1 r2 5 it was given up",
+        "h1 later r1 r2 any -",
+    ]
+
+
+def test_a_turn_of_several_runs_is_shown_with_its_chain() -> None:
+    long = {**EXECUTION, "root": None, "chain": [f"r{i}" for i in range(1, 41)], "pending_handoff": None}
+    doc = {**INSPECTION, "executions": [EXECUTION, long, {"chain": 5}]}
+    assert rows_of(doc, "turns of several runs") == [
+        "turn began as runs newest run status waits for handoff",
+        "t1 goal r1 → r2 → r3 r3 paused h2",
+        "t1 - r1 → … 36 more … → r38 → r39 → r40 r3 paused -",
+        "None - - None None -",
+    ]
+
+
+def test_a_plan_is_shown_with_its_steps() -> None:
+    plan = {"proposal_id": "p1", "revision": 2, "title": "the hall", "status": "approved"}
+    plan |= {"execution": {"execution_id": "e", "status": "active"}, "steps": [{"title": "chairs"}, {"title": "doors"}]}
+    many = {**plan, "proposal_id": "p2", "status": "proposed", "execution": None, "steps": [{"title": "x"}] * 25}
+    rows = rows_of({**INSPECTION, "plans": [plan, many]}, "plans")
+    assert rows[:4] == [
+        "proposal revision status execution title", "p1 2 approved active the hall", "1. chairs", "2. doors",
+    ]  # fmt: skip
+    assert rows[4:6] == ["p2 2 proposed - the hall", "1. x"]
+    assert rows[-2:] == ["20. x", "… and 5 more"]
+
+
+def test_ids_of_any_length_and_kind_are_harmless() -> None:
+    hostile = "\x1b[2J\u202e" + "z" * 5000
+    handoff = {**HANDOFF, "handoff_id": hostile, "run_id": hostile, "successor_run_id": hostile}
+    execution = {**EXECUTION, "turn_id": hostile, "root": {"kind": hostile}, "chain": [hostile] * 9}
+    plan = {"proposal_id": hostile, "title": hostile, "steps": [{"title": hostile}]}
+    told = shown({**INSPECTION, "handoffs": [handoff], "executions": [execution], "plans": [plan]})
+    assert not [row for row in told.splitlines() if CONTROL.search(row) or len(row) > 400]
 
 
 def test_an_outcome_that_became_known_is_told_with_its_source() -> None:
@@ -305,6 +370,15 @@ def test_a_listing_shows_marks_where_there_are_any() -> None:
         "session  verdict  turns  last activity  marked             name",
         "a        healthy      1  -              archived, flagged  n",
         "a        healthy      1  -                                 n",
+    ]
+
+
+def test_a_listing_shows_work_that_waits() -> None:
+    row = {"session_id": "a", "name": "n", "last_activity": None, "turns": 1, "verdict": "healthy"}
+    waits = {**row, "flagged": True, "pending_handoff": True, "active_plan": True}
+    assert render.listing({"sessions": [waits, {**row, "pending_handoff": None}]}, text.plain)[1:] == [
+        "a        healthy      1  -              flagged, pending handoff, active plan  n",
+        "a        healthy      1  -                                                     n",
     ]
 
 
