@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from .errors import InvalidEvent
-from .events import EVENT_TYPES, EventType, json_kinds
+from .events import EVENT_TYPES, PAUSE_PROTOCOL, EventType, json_kinds
 
 SESSION_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 BLOCKS: Final[dict[str, tuple[str, ...]]] = {
@@ -22,6 +22,8 @@ BLOCKS: Final[dict[str, tuple[str, ...]]] = {
     "image": ("media_type",),
     "file": ("media_type",),
 }
+#: What a step of a plan has, each a text.
+STEP: Final = ("id", "title", "description")
 #: Characters of an id. What closes a call, a turn or a run repeats its ids, and has to fit into a line too.
 MAX_ID: Final = 4_096
 _OF_RUN: Final = ("run_id", "invocation_id", "turn_id")
@@ -129,6 +131,11 @@ def _positive(key: str) -> Any:
     return key, lambda data: None if data[key] is None or data[key] > 0 else "must be positive"
 
 
+def _steps(data: dict[str, Any]) -> str | None:
+    fits = all(isinstance(step, dict) and all(isinstance(step.get(key), str) for key in STEP) for step in data["steps"])
+    return None if fits else f"is no list of steps, each with the texts {', '.join(STEP)}"
+
+
 def _protocol(value: str) -> Any:
     return "protocol", lambda data: None if data["protocol"] == value else f"is not {value}"
 
@@ -148,7 +155,9 @@ _RULES: Final[dict[str, tuple[Any, ...]]] = {
     "interaction/resolved": (_kind("outcome"),),
     "continuation/claim": (_positive("turn"), _digest("replay_digest")),
     "continuation/start": (_protocol("continuation_start_v2"),),
-    "handoff/pause": (_protocol("runtime_handoff_pause_v1"), _positive("remaining_steps")),
+    "handoff/pause": (_protocol(PAUSE_PROTOCOL), _positive("remaining_steps")),
+    "plan/proposed": (_positive("revision"), ("steps", _steps)),
+    "plan/approved": (_positive("revision"),),
 }
 
 assert set(_RULES) | set(_MINTED) <= set(EVENT_TYPES)

@@ -1,4 +1,4 @@
-"""What waits for a runtime: the queue, admissions, interactions and plans."""
+"""What waits for a runtime: the queue, admissions and interactions."""
 
 from typing import Any
 
@@ -114,7 +114,7 @@ def test_steering_does_not_contradict_an_admission() -> None:
     assert problems(begin(admission()).user("do it", message_id="m").user("faster", "steering")) == []
 
 
-# ---------------------------------------------------------------- interactions, plans
+# ---------------------------------------------------------------- interactions
 
 
 def test_interactions_are_told_in_the_order_in_which_they_were_requested() -> None:
@@ -143,29 +143,6 @@ def test_an_explicit_denial_is_remembered() -> None:
         decision = {"kind": told, "decision": outcome}
         builder.add("interaction/resolved", {"interaction_id": f"i{number}", "outcome": decision})
     assert fold(builder).interactions.denials == {"r1": ["i0"]}
-
-
-def test_plans() -> None:
-    builder = Builder()
-    for revision in (1, 2):
-        data: dict[str, Any] = {
-            "proposal_id": "p",
-            "revision": revision,
-            "turn_id": "t",
-            "title": f"v{revision}",
-            "steps": [],
-        }
-        builder.add("plan/proposed", data)
-    row = {"proposal_id": "p", "revision": 2, "title": "v2", "status": "proposed", "execution": None}
-    assert fold(builder).plan_rows() == [row]
-    builder.add("plan/approved", {"proposal_id": "p", "revision": 1, "execution_id": "old"})
-    assert fold(builder).plan_rows() == [row]
-    builder.add("plan/approved", {"proposal_id": "p", "revision": 2, "execution_id": "e"})
-    running = {**row, "status": "approved", "execution": {"execution_id": "e", "status": "active"}}
-    assert fold(builder).plan_rows() == [running]
-    builder.add("plan/execution", {"execution_id": "e", "status": "interrupted"})
-    assert fold(builder).plan_rows() == [{**running, "execution": {"execution_id": "e", "status": "interrupted"}}]
-    assert fold(builder).plans.active is None
 
 
 def test_usage_sums_what_is_a_number() -> None:

@@ -130,7 +130,7 @@ def inspect(path: Path, *more: str) -> Any:
     for row in [*doc["queue"]["steering"], *doc["queue"]["followup"]]:
         assert {"message_id", "seq"} <= set(row) <= {"message_id", "turn_id", "seq"}
     for row in doc["plans"]:
-        assert set(row) == {"proposal_id", "revision", "title", "status", "execution"}
+        assert set(row) == {"proposal_id", "revision", "title", "status", "execution", "turn_id", "steps"}
         assert row["status"] in {"proposed", "approved"}
     assert set(doc["usage"]) == {
         *("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
