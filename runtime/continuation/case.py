@@ -14,6 +14,7 @@ from ...journal.history import Replay
 from ...journal.state import State
 from ...journal.views.continuations import Handoff
 from ...journal.views.problem import text_of
+from ..composition import RunComposition
 from .lineage import Lineage, Source
 from .safety import SafetyObservation
 from .shapes import Facts
@@ -35,6 +36,8 @@ class Case:
     handoff: Handoff | None
     #: The backends that there are; None: nobody knows yet what is to run it.
     backends: Collection[str] | None = None
+    #: What its continuation would be made of now; None: nobody knows that yet.
+    composition: RunComposition | None = None
 
     @property
     def state(self) -> State:
@@ -59,6 +62,14 @@ class Case:
         """What the run's continuation is given, and its digest."""
         replay = self.facts.conversation.replay(self.source.run_id)
         return replay, hashlib.sha256(orjson.dumps(replay.messages, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+    @cached_property
+    def recorded(self) -> RunComposition | None:
+        """What the run was made of; None where none is on record, or none that can be read."""
+        try:
+            return RunComposition.from_json(self.facts.conversation.composition_of(self.source.run_id))
+        except ValueError:
+            return None
 
     @property
     def replay(self) -> Replay:

@@ -156,6 +156,18 @@ STALE: Final[dict[str, Code]] = {
         "The saved state of the workspace is not the one that was planned for.", "Restore it, or plan again."
     ),
     "safety_observation_unavailable": _UNOBSERVED,
+    "sandbox_denial_unknown": Code(
+        "Whether a person has denied the run a sandbox boundary cannot be told.",
+        "Mend what looks it up and resume again, or send a new message instead.",
+    ),
+    "composition_unavailable": Code(
+        "The backend has not recorded what the run that a turn was handed over to is made of.",
+        "Use a backend that does, then continue that run, or send a new message.",
+    ),
+    "composition_changed": Code(
+        "The run that a turn was handed over to is made of something else than its source: another agent.",
+        "Put that back and continue that run, or send a new message.",
+    ),
     "session_advanced": Code(
         "Another run of the session has begun since the plan was made.",
         "Plan again: the new plan says what is left out.",
@@ -175,6 +187,15 @@ REMARKS: Final[dict[str, Code]] = {
     "configuration_changed": Code(
         "The session is set up differently than when the run began.",
         "The new run has what is set now; change it back if that is not meant.",
+    ),
+    "composition_changed": Code(
+        "What the agent is made of, its prompt or its tools for one, is not what it was when the run began.",
+        "The new run has what there is now; use the app as it was if that is not meant.",
+    ),
+    "composition_missing": Code(
+        "The run was handed over, and what its agent was made of is not on record, or cannot be read.",
+        "Its successor will be refused (`source_identity_changed`): give the handoff up, and go on from the run that "
+        "comes of that.",
     ),
     "source_completed": Code(
         "The run has completed. Going on from it answers the same message anew.",

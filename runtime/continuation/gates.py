@@ -8,8 +8,9 @@ from ...journal.state import State
 from ...journal.views.continuations import Claim, claim_state
 from ...journal.views.problem import mapping, sequence, text_of
 from ...journal.views.turn import projected_state
+from ..composition import drift
 from ..tools.base import AGAIN
-from .case import CONFIGURED, Case, turn_taken
+from .case import CONFIGURED, Case, configuration_of, turn_taken
 from .codes import SHOWN, listed, said, shown
 from .lineage import claim_on
 from .safety import same_workspace
@@ -30,6 +31,11 @@ def remarks(case: Case) -> list[Diagnostic]:
     return _through(_REMARKS, case)
 
 
+def unlike(case: Case) -> list[Diagnostic]:
+    """What a successor is refused for when it is to be started, although it can be planned."""
+    return _through(_UNLIKE, case)
+
+
 def _through(gates: _Gates, case: Case) -> list[Diagnostic]:
     return [said(code, *found) for code, gate in gates for found in gate(case)]
 
@@ -46,7 +52,7 @@ def refusal(case: Case) -> Diagnostic | None:
     claim = claim_on(state, source)
     sealed = source.status == "handed_off"
     if case.purpose == "resume" and sealed:
-        return said("runtime_identity_mismatch", f"{run} was handed over, and only its successor goes on from it")
+        return _handed_over(case, claim)
     if case.purpose == "handoff" and not (
         sealed and (case.handoff is not None or (claim is not None and claim.start_seq is not None))
     ):
@@ -55,6 +61,28 @@ def refusal(case: Case) -> Diagnostic | None:
         code, sentence = fault
         return said(code, sentence[:1].upper() + sentence[1:])
     return None if claim is None else _claimed(case, claim)
+
+
+def _handed_over(case: Case, claim: Claim | None) -> Diagnostic:
+    what = f"Run {shown(case.source.run_id)} was handed over, and only its successor goes on from it"
+    if case.handoff is not None:
+        return said("runtime_identity_mismatch", what, _ways(case, case.handoff.handoff_id))
+    if claim is None:
+        return said("runtime_identity_mismatch", what)
+    target = shown(claim.target_run_id)
+    remedy = f"That is run {target}: `maka session resume {case.session} --run {quote(target)}`; or send a new message."
+    return said("runtime_identity_mismatch", what, remedy)
+
+
+def _ways(case: Case, handoff_id: str) -> str:
+    """What to do about a handoff that waits."""
+    up = f"`maka session settle {case.session} --handoff {quote(shown(handoff_id))}`"
+    return f"Resume the handoff: `maka session resume {case.session}`; or give it up: {up}."
+
+
+def nothing_handed_over() -> str:
+    """Why a session has no handoff to be resumed."""
+    return "No run of the session was handed over and waits for its successor"
 
 
 def nothing_interrupted(state: State) -> str:
@@ -147,7 +175,7 @@ def _unended(case: Case) -> Iterator[_Finding]:
         if rest == "indeterminate":
             yield f"{stands} behind the start of a continuation", "Send a new message, which settles it, or settle it."
         elif rest == "paused":
-            yield f"{stands} and waits for its successor", "Let that go on, or give the handoff up, before this."
+            yield f"{stands} and waits for its successor", _ways(case, turn.pause or "")
         else:
             yield (stands,)
     for _, turn_id, purpose in turns.claimed.values():
@@ -305,12 +333,35 @@ def _moved(case: Case) -> Iterator[_Finding]:
 
 
 def _configured(case: Case) -> Iterator[_Finding]:
-    """A successor keeps what its source had; what it would have now is compared when it is resumed."""
-    if case.purpose == "resume":
-        now = case.facts.conversation.configuration()
-        for key in CONFIGURED:
-            if (was := case.source.header.get(key)) != now.get(key):
-                yield (f"The {key.replace('_', ' ')} was {shown(was)} and is {shown(now.get(key))}",)
+    """A successor keeps what its source had; where that is not what is set, it is refused when it is to be started."""
+    then, now = configuration_of(case.source.header), case.facts.conversation.configuration()
+    for key in CONFIGURED:
+        if (was := then.get(key)) == now.get(key):
+            continue
+        what = f"The {key.replace('_', ' ')} was {shown(was)} and is {shown(now.get(key))}"
+        if case.purpose == "resume":
+            yield (what,)
+        else:
+            refused = "a successor has what its source had, and is refused otherwise (`source_configuration_changed`)"
+            yield what, f"Change it back to {shown(was)} (`update`): {refused}."
+
+
+def _composed(case: Case) -> Iterator[_Finding]:
+    if case.recorded is None or case.composition is None:
+        return
+    for name in drift(case.recorded, case.composition):
+        what = f"The {name} of the agent is not what it was in run {shown(case.source.run_id)}"
+        if case.purpose == "resume":
+            yield (what,)
+        else:
+            yield what, "A successor that is another agent fails: use the app as it was, or give the handoff up."
+
+
+def _uncomposed(case: Case) -> Iterator[_Finding]:
+    if case.handoff is not None and case.recorded is None:
+        what = f"Run {shown(case.source.run_id)} was handed over without a composition on record that can be read"
+        up = f"`maka session settle {case.session} --handoff {quote(shown(case.handoff.handoff_id))}`"
+        yield what, f"Its successor will be refused (`source_identity_changed`): give the handoff up: {up}."
 
 
 def _missing(case: Case) -> Iterator[_Finding]:
@@ -337,6 +388,12 @@ _REMARKS: Final[_Gates] = (
     ("source_completed", _completed),
     ("workspace_location_changed", _moved),
     ("configuration_changed", _configured),
+    ("composition_changed", _composed),
+    ("composition_missing", _uncomposed),
     ("tools_missing", _missing),
     ("later_turn_left_out", _left_out),
+)
+_UNLIKE: Final[_Gates] = (
+    ("configuration_changed", _configured),
+    ("composition_missing", _uncomposed),
 )

@@ -4,13 +4,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import attrs
 
-from ...journal.events import Purpose
+from ...journal.events import Draft, Purpose
+from ...journal.state import State
+from ...journal.views.continuations import Handoff
 from ...journal.views.problem import mapping, whole
+from ..composition import RunComposition
 from ..ids import check_id
 from ..tools.base import AGAIN
 from .case import Case, configuration_of, handoff_of, invocation_taken, run_taken, turn_taken
 from .codes import REASONS, said, shown
-from .gates import nothing_interrupted, obstacles, refusal, remarks, unreadable
+from .gates import nothing_handed_over, nothing_interrupted, obstacles, refusal, remarks, unlike, unreadable
 from .lineage import candidate, claim_on, source_of
 from .safety import SafetyObservation, Unobserved
 from .shapes import Continuation as Continuation  # whoever plans finds the shapes beside the plan
@@ -55,13 +58,15 @@ def plan(
     rerun: Sequence[str] = (),
     enabled: bool = True,
     backends: Collection[str] | None = None,
+    composition: RunComposition | None = None,
 ) -> ContinuationPlan:
     """Whether the run can be continued, and by what, or why not.
 
-    ``source_run_id`` None: the latest interrupted run. ``rerun``: recoveries, of ``read_only`` and ``idempotent``,
-    whose unknown calls are executed again. ``new_id`` is asked for the invocation, the run, the turn (if ``turn_id``
-    is None) and the claim, in this order, and not for a plan that parks by what is checked before. ``backends`` are
-    those that there are, where that is known. Raises what ``at_once`` raises.
+    ``source_run_id`` None: the latest interrupted run; for a handoff the one that waits for its successor. ``rerun``:
+    recoveries, of ``read_only`` and ``idempotent``, whose unknown calls are executed again. ``new_id`` is asked for the
+    invocation, the run, the turn (if ``turn_id`` is None) and the claim, in this order, and not for a plan that parks
+    by what is checked before, nor for a handoff, which has its ids. ``backends`` are those that there are, and
+    ``composition`` what the run would be made of, where that is known. Raises what ``at_once`` raises.
     """
     run_id = source_run_id
 
@@ -74,16 +79,17 @@ def plan(
     if refused is not None:
         return refused
     if isinstance(observation, Unobserved):
-        return parked(said("safety_observation_unavailable", f"The workspace could not be observed: {observation}"))
+        return parked(_unobserved(observation))
     if run_id is None:
-        run_id = candidate(facts.state)
+        run_id = candidate(facts.state) if purpose == "resume" else _waiting(facts.state)
         if run_id is None:
-            return parked(said("resume_candidate_missing", nothing_interrupted(facts.state)))
+            why = nothing_interrupted(facts.state) if purpose == "resume" else nothing_handed_over()
+            return parked(said("resume_candidate_missing", why))
     source = source_of(facts.state, facts.conversation, run_id)
     if source is None:
         return parked(said("source_run_unreadable", unreadable(facts.state, run_id)))
     handoff = handoff_of(facts.state, source)
-    case = Case(facts, source, observation, purpose, turn_id, frozenset(rerun), handoff, backends)
+    case = Case(facts, source, observation, purpose, turn_id, frozenset(rerun), handoff, backends, composition)
     if (alone := refusal(case)) is not None:
         return parked(alone)
     noted = remarks(case)
@@ -99,6 +105,38 @@ def plan(
         diagnostics=tuple(noted),
         continuation=_continuation(case, ids),
     )
+
+
+def would_park(facts: Facts, draft: Draft, observation: SafetyObservation | Unobserved) -> list[Diagnostic]:
+    """Why no successor could go on from a run that still runs, if ``draft``, its handoff/pause, were the next event of
+    the journal and sealed it; empty: one could.
+    """
+    pause = draft.data
+    if isinstance(observation, Unobserved):
+        return [_unobserved(observation)]
+    running = source_of(facts.state, facts.conversation, pause["run_id"])
+    if running is None:
+        return [said("source_run_unreadable", unreadable(facts.state, pause["run_id"]))]
+    seq = facts.conversation.seq + 1
+    source = attrs.evolve(running, status="handed_off", high_water=seq, over=True)
+    # A workspace is saved behind the pause, and put back before a successor begins: there is nothing to compare yet.
+    seen = attrs.evolve(observation, checkpoint=None)
+    handoff = Handoff(pause["handoff_id"], seq, pause)
+    case = Case(facts, source, seen, "handoff", None, frozenset(), handoff)
+    if (alone := refusal(case)) is not None:
+        return [alone]
+    taken = [said("continuation_identity_reused", what) for what in _taken(case, _reserved(case, handoff))]
+    return [*obstacles(case), *taken, *unlike(case)]
+
+
+def _unobserved(why: Unobserved) -> Diagnostic:
+    return said("safety_observation_unavailable", f"The workspace could not be observed: {why}")
+
+
+def _waiting(state: State) -> str | None:
+    """The run that was handed over and whose successor has not started."""
+    run_ids: list[str] = [handoff.data["run_id"] for handoff in state.continuations.pending()]
+    return run_ids[-1] if run_ids else None
 
 
 def _parked(session_id: str, run_id: str | None, found: Sequence[Diagnostic]) -> ContinuationPlan:
@@ -124,10 +162,14 @@ class _Ids:
 
 def _mint(case: Case, new_id: Callable[[], str]) -> _Ids:
     if case.handoff is not None:
-        pause = case.handoff.data
-        return _Ids(pause["successor_invocation_id"], pause["successor_run_id"], case.source.turn_id, pause["claim_id"])
+        return _reserved(case, case.handoff)
     invocation_id, run_id = new_id(), new_id()
     return _Ids(invocation_id, run_id, new_id() if case.turn_id is None else case.turn_id, new_id())
+
+
+def _reserved(case: Case, handoff: Handoff) -> _Ids:
+    pause = handoff.data
+    return _Ids(pause["successor_invocation_id"], pause["successor_run_id"], case.source.turn_id, pause["claim_id"])
 
 
 def _taken(case: Case, ids: _Ids) -> Iterator[str]:

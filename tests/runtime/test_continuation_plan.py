@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import hypothesis.strategies as st
 import orjson
 import pytest
@@ -18,14 +19,17 @@ from maka.journal.shapes import MAX_ID
 from maka.journal.state import State
 from maka.journal.views.closed import Closed
 from maka.repair.closers import plan_closers
+from maka.runtime.composition import SEMANTICS, RunComposition, hashed
 from maka.runtime.continuation import drafts
 from maka.runtime.continuation.codes import REASONS, REMARKS, STALE
 from maka.runtime.continuation.lineage import candidate
-from maka.runtime.continuation.plan import ContinuationPlan, Facts, at_once, plan
+from maka.runtime.continuation.plan import ContinuationPlan, Diagnostic, Facts, at_once, plan, would_park
 from maka.runtime.continuation.revalidation import revalidate
 from maka.runtime.continuation.safety import Unobserved
 from maka.runtime.conversation import Conversation
+from maka.runtime.handoff.pause import HandoffPause
 from support.folds import events, fold, text
+from support.lineages import COMPOSITION
 from support.nonsense import Nonsense
 from support.plans import SEEN, WORKSPACE, Session, ids, seen
 
@@ -258,6 +262,8 @@ CASES: dict[str, list[Callable[[], ContinuationPlan]]] = {
     ],
     "resume_candidate_missing": [
         lambda: Session().plan(),
+        lambda: Session().plan(purpose="handoff"),
+        lambda: interrupted().plan(purpose="handoff"),
         lambda: Session().plain_turn().plan(),
     ],
     "workspace_identity_missing": [lambda: interrupted(workspace_identity=None).plan()],
@@ -721,11 +727,55 @@ def test_a_turn_that_came_later_is_remarked_on_and_not_replayed() -> None:
     assert planned.continuation.newest_run_id == "r2"
 
 
+#: What of an agent can drift → a value that it did not have.
+DRIFTS: dict[str, Any] = {**dict.fromkeys(SEMANTICS, hashed("another")), "context_window": 8192}
+COMPOSED = RunComposition.from_json(COMPOSITION)
+
+
+def recorded(composition: Any = COMPOSITION) -> Session:
+    """An interrupted run that is known to be made of this."""
+    session = Session()
+    session.start("go")
+    session.add("run/composition", {"run_id": "r1", "composition": composition})
+    session.end("interrupted")
+    return session
+
+
+@pytest.mark.parametrize(("key", "name"), SEMANTICS.items())
+def test_what_the_agent_is_made_of_now_is_remarked_on_where_it_is_something_else(key: str, name: str) -> None:
+    drifted = attrs.evolve(COMPOSED, **{key: DRIFTS[key]})
+    planned = recorded().plan(composition=drifted)
+    assert remarked(planned) == ["composition_changed"]
+    assert f"The {name} of the agent is not what it was in run r1. The new run has what there is now" in told(planned)
+    other = paused().plan("r1", purpose="handoff", composition=drifted)
+    assert remarked(other) == ["composition_changed"]
+    assert "A successor that is another agent fails" in told(other)
+
+
+def test_each_drift_has_a_remark_of_its_own() -> None:
+    planned = recorded().plan(composition=attrs.evolve(COMPOSED, **DRIFTS))
+    assert remarked(planned) == ["composition_changed"] * len(SEMANTICS)
+
+
+def test_who_composed_the_agent_is_not_remarked_on() -> None:
+    values: dict[str, Any] = {"composer_id": "other", "composer_revision": "2", "source_revisions": {"a": "1"}}
+    assert remarked(recorded().plan(composition=attrs.evolve(COMPOSED, **values))) == []
+
+
+@pytest.mark.parametrize("composition", [{}, {"schema": 2}, {**COMPOSITION, "context_window": 0}])
+def test_where_one_of_the_two_is_unknown_nothing_has_drifted(composition: Any) -> None:
+    assert remarked(recorded(composition).plan(composition=attrs.evolve(COMPOSED, **DRIFTS))) == []
+    assert remarked(interrupted().plan(composition=COMPOSED)) == []
+    assert remarked(recorded().plan()) == []
+
+
 def test_every_remark_has_its_test() -> None:
     assert set(REMARKS) == {
         "source_completed",
         "workspace_location_changed",
         "configuration_changed",
+        "composition_changed",
+        "composition_missing",
         "tools_missing",
         "later_turn_left_out",
     }
@@ -799,7 +849,10 @@ def test_a_successor_is_planned_with_the_ids_of_the_pause_and_the_sources_config
     planned = session.plan("r1", purpose="handoff", new_id=never, enabled=False)
     found = planned.continuation
     assert found is not None, planned
-    assert planned.diagnostics == ()
+    assert remarked(planned) == ["configuration_changed", "configuration_changed"]
+    assert "The model was fake-model and is another. Change it back to fake-model" in told(planned)
+    assert "The connection was c and is null. Change it back to c" in told(planned)
+    assert "`source_configuration_changed`" in told(planned)
     assert (found.invocation_id, found.run_id, found.turn_id, found.claim_id) == ("i-r1'", "r1'", "t1", "c-r1'")
     assert (found.max_steps, found.configuration["model"], found.configuration["connection"]) == (9, "fake-model", "c")
     claim = drafts.claim(found, session.facts, claimed_at=5)
@@ -834,6 +887,154 @@ def test_a_pause_that_something_followed_seals_nothing_any_more() -> None:
     session = paused()
     session.user("out of order", "steering")
     assert reasons(session.plan("r1", purpose="handoff")) == ["runtime_identity_mismatch"]
+
+
+def test_the_handoff_that_is_meant_is_the_one_that_waits() -> None:
+    session = paused()
+    found = session.continuation(purpose="handoff")
+    assert (found.source["run_id"], found.run_id) == ("r1", "r1'")
+    assert found == session.continuation("r1", purpose="handoff")
+    session.resume(purpose="handoff")
+    assert reasons(session.plan(purpose="handoff")) == ["resume_candidate_missing"]
+    assert "No run of the session was handed over" in told(session.plan(purpose="handoff"))
+
+
+def test_a_run_that_was_handed_over_without_a_composition_is_planned_and_that_is_remarked_on() -> None:
+    session = paused()
+    unread = Facts("s1", session.state, Conversation(each for each in session.events if each.type != "run/composition"))
+    planned = plan(unread, source_run_id="r1", purpose="handoff", observation=SEEN, new_id=ids().__next__)
+    assert remarked(planned) == ["composition_missing"]
+    assert "`maka session settle s1 --handoff 'h-r1'\"'\"''`" in told(planned)
+    assert "`source_identity_changed`" in told(planned)
+    assert remarked(session.plan("r1", purpose="handoff")) == []
+
+
+def test_a_resume_of_a_run_that_was_handed_over_says_what_to_do() -> None:
+    session = paused()
+    for planned in (session.plan("r1"), session.plan()):
+        assert "Resume the handoff: `maka session resume s1`; or give it up: `maka session settle s1 " in told(planned)
+    found = session.resume(purpose="handoff")
+    said = told(session.plan("r1"))
+    assert reasons(session.plan("r1")) == ["runtime_identity_mismatch"]
+    assert "`maka session resume s1 --run 'r1'\"'\"''`" in said
+    assert found.run_id == "r1'"
+    other = interrupted()
+    other.start("long").step().says("half").end_step()
+    other.pause()
+    assert "`maka session resume s1`; or give it up" in told(other.plan("r1"))
+
+
+# ---------------------------------------------------------------- before a run is handed over
+
+
+def stands(session: Session, observation: Any = SEEN, run: Any = None, **pause: Any) -> list[Diagnostic]:
+    """Why the run that is open could not be handed over, as ``would_park`` sees it; it changes nothing."""
+    given = {"handoff_id": "h", "host_epoch": "e", "root_run_id": "r1", "successor_run_id": "s"}
+    asked = HandoffPause(**{**given, "successor_invocation_id": "i-s", "claim_id": "c-s", **pause})
+    draft = asked.draft(**(run or session.ids), remaining_steps=2)
+    before = snapshot(session.facts)
+    found = would_park(session.facts, draft, observation)
+    assert snapshot(session.facts) == before
+    return found
+
+
+def stepping(**header: Any) -> Session:
+    """A run that stands behind its first step."""
+    session = Session(**header)
+    session.start("long").step().says("half", ["c1"])
+    session.add("run/composition", {"run_id": "r1", "composition": COMPOSITION})
+    session.tool("c1")
+    session.end_step()
+    return session
+
+
+def codes(found: list[Diagnostic]) -> list[str]:
+    return [each.code for each in found]
+
+
+def test_a_run_that_could_be_handed_over_would_not_park_and_is_planned_then() -> None:
+    session = stepping()
+    assert stands(session) == []
+    session.pause()
+    assert remarked(session.plan("r1", purpose="handoff")) == []
+    fresh = Session()
+    fresh.start("before the first step")
+    fresh.add("run/composition", {"run_id": "r1", "composition": COMPOSITION})
+    assert stands(fresh) == []
+
+
+def test_a_successor_can_be_handed_over_too() -> None:
+    session = paused()
+    session.resume(purpose="handoff")
+    session.add("run/composition", {"run_id": "r1'", "composition": COMPOSITION})
+    assert stands(session) == []
+    assert codes(stands(session, successor_invocation_id="i-r1")) == ["continuation_identity_reused"]
+
+
+def unknown_call() -> Session:
+    session = stepping()
+    session.step(2).says("", ["c2"])
+    session.tool("c2", "unknown")
+    session.end_step()
+    return session
+
+
+def asking() -> Session:
+    session = stepping()
+    session.add("interaction/requested", {"interaction_id": "i", **session.ids, "kind": "question", "request": {}})
+    return session
+
+
+def set_up_otherwise() -> Session:
+    session = stepping()
+    session.add("session/updated", {"patch": {"model": "another"}})
+    return session
+
+
+def put_away() -> Session:
+    session = stepping()
+    session.add("session/updated", {"patch": {"archived": True}})
+    return session
+
+
+def uncomposed() -> Session:
+    session = Session()
+    session.start("go")
+    return session
+
+
+@pytest.mark.parametrize(
+    ("code", "session", "observation"),
+    [
+        ("safety_observation_unavailable", stepping, Unobserved("the disk is gone")),
+        ("workspace_identity_missing", lambda: stepping(workspace_identity=None), SEEN),
+        ("pending_permission", asking, SEEN),
+        ("dangling_tool_state", unknown_call, SEEN),
+        ("workspace_identity_mismatch", stepping, seen(workspace_identity="workspace-2")),
+        ("background_operation_pending", stepping, seen(background_operations_settled=False)),
+        ("tool_catalog_mismatch", stepping, seen(available_tool_names=())),
+        ("session_archived", put_away, SEEN),
+        ("configuration_changed", set_up_otherwise, SEEN),
+        ("composition_missing", uncomposed, SEEN),
+    ],
+)
+def test_a_run_is_not_handed_over_to_a_successor_that_could_not_go_on(
+    code: str, session: Callable[[], Session], observation: Any
+) -> None:
+    found = stands(session(), observation)
+    assert codes(found) == [code]
+    assert re.fullmatch(r"[A-Z].*[.]", found[0].message)
+
+
+def test_a_checkpoint_is_no_matter_while_the_run_goes_on() -> None:
+    assert stands(stepping(), seen(checkpoint={"ref": "k", "restored": False})) == []
+
+
+def test_ids_that_are_taken_and_runs_that_are_not_there_are_told() -> None:
+    session = stepping()
+    for taken in ({"successor_run_id": "r1"}, {"successor_invocation_id": "i-r1"}):
+        assert codes(stands(session, **taken)) == ["continuation_identity_reused"]
+    assert codes(stands(session, run={"run_id": "r9", "turn_id": "t9"})) == ["source_run_unreadable"]
 
 
 # ---------------------------------------------------------------- what holds for all
@@ -887,7 +1088,11 @@ def test_a_plan_never_raises_and_is_a_function_of_the_facts(seed: int, length: i
     facts = Facts("s1", state, conversation)
     before = snapshot(facts)
     for run_id in (None, "r0", "r1", "r2", "rS", "unheard of"):
-        for asked in ({}, {"purpose": "handoff"}, {"rerun": ("read_only", "idempotent"), "turn_id": "t1"}):
+        for asked in (
+            {},
+            {"purpose": "handoff", "composition": COMPOSED},
+            {"rerun": ("read_only", "idempotent"), "turn_id": "t1"},
+        ):
             given_ids: dict[str, Any] = {"observation": SEEN, **asked}
             planned = plan(facts, source_run_id=run_id, new_id=ids().__next__, **given_ids)
             assert planned == plan(facts, source_run_id=run_id, new_id=ids().__next__, **given_ids)

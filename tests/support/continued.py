@@ -20,6 +20,7 @@ from maka.runtime.sessions import SessionManager
 from maka.runtime.tools import ToolContext, ToolOutput
 
 from .builder import ZERO, seal
+from .lineages import COMPOSITION
 from .managed import app_of, files_of, managing, playing, told
 
 #: A turn that fails when it was asked.
@@ -166,7 +167,7 @@ class Stage:
             ids = {key: events[place]["data"][key] for key in ("run_id", "turn_id")}
             pause.update(ids, root_run_id=ids["run_id"], successor_run_id="r2", successor_invocation_id="i2")
             pause.update(claim_id="c2", remaining_steps=9)
-            composition = {"run_id": ids["run_id"], "composition": {}}
+            composition = {"run_id": ids["run_id"], "composition": COMPOSITION}
             for type_, data in (("run/composition", composition), ("handoff/pause", pause)):
                 events.append({"seq": 0, "ts": events[place]["ts"], "type": type_, "data": data, "sum": ""})
 

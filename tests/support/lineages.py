@@ -9,6 +9,21 @@ from maka.journal.state import State
 
 from .builder import Builder
 
+_SAME = f"sha256:{'0' * 64}"
+#: What a run is made of that nobody asks more of.
+COMPOSITION: dict[str, Any] = {
+    "schema": 1,
+    "composer_id": "test.story",
+    "composer_revision": "1",
+    "source_revisions": [],
+    "base_system_prompt_hash": _SAME,
+    "tool_catalog_hash": _SAME,
+    "tool_availability_hash": _SAME,
+    "base_provider_options_hash": _SAME,
+    "tool_names": [],
+    "context_window": None,
+}
+
 
 class Story(Builder):
     """A journal whose runs go on from one another. ``state`` and ``history`` hold all that was added.
@@ -67,8 +82,7 @@ class Story(Builder):
 
     def pause(self) -> Self:
         """The current run is over, and a run of the same turn is to go on from it."""
-        composition = {"run_id": self.ids["run_id"], "composition": {}}
-        self.add("run/composition", composition)
+        self.add("run/composition", {"run_id": self.ids["run_id"], "composition": COMPOSITION})
         successor = self.ids["run_id"] + "'"
         pause = {"protocol": "runtime_handoff_pause_v1", "handoff_id": f"h-{successor}", "host_epoch": "e", **self.ids}
         pause |= {"root_run_id": self.ids["run_id"], "successor_run_id": successor}
