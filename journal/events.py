@@ -474,6 +474,9 @@ class ContinuationStart:
     source: JsonObject
 
 
+PAUSE_PROTOCOL: Final = "runtime_handoff_pause_v1"
+
+
 @event("handoff/pause", barrier=True)
 class HandoffPause:
     """Seals a run at a step boundary and leaves its turn open for the successor."""

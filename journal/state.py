@@ -223,6 +223,15 @@ class State:
         }
         return [*self.continuations.segments(self.continuations.by_target.get(run_id)), own]
 
+    def startable(self, run_id: str, turn_id: str) -> bool:
+        """Can a claim's run still start in this turn: is nothing known of it but that it was created for the turn?"""
+        if run_id in self.runs.closed:
+            return False
+        run = self.runs.live.get(run_id)
+        free = run is None or (run.opened_seq is run.terminal_seq is None and run.turn_id == turn_id)
+        ids = {"run_id": run_id, "turn_id": turn_id}
+        return free and admissions.judge_created(self.admissions, {"run": ids}) is None
+
     def lineage_fault(self, run_id: str) -> tuple[str, str] | None:
         """Why nothing goes on from a run, as far as its lineage is concerned: a stable code and a sentence.
 
@@ -257,12 +266,12 @@ class State:
     def usage_row(self) -> dict[str, int]:
         return usage.row(self.usage)
 
+    def execution_rows(self) -> list[JsonObject]:
+        return continuations.executions(self.runs, self.turns)
+
     def execution_row(self, turn_id: str) -> JsonObject | None:
-        """A turn's logical execution: ``{turn_id, root_run_id, chain, tip, pending_handoff}``; None: no such turn."""
-        turn = self.turns.open.get(turn_id)
-        row = self.turns.closed.get(turn_id) if turn is None else None
-        run_ids = list(turn.run_ids) if turn is not None else row[4] if row is not None else None
-        return None if run_ids is None else continuations.execution(self.continuations, turn_id, run_ids)
+        """Of any turn, handed over or not; None: there is no such turn."""
+        return continuations.execution(self.runs, self.turns, turn_id)
 
     def _report(self, event: Event, problem: Problem) -> None:
         code, sentence = problem
@@ -355,6 +364,8 @@ def _pause(state: State, event: Event) -> Problem | None:
 def _judge_pause(state: State, data: JsonObject) -> str | None:
     waiting = data["run_id"] in state.interactions.by_run
     turn = state.turns.open.get(data["turn_id"])
+    if data["successor_run_id"] in state.admissions.by_run:
+        return f"its successor {data['successor_run_id']} was admitted for a turn of its own"
     return continuations.judge_pause(state.continuations, state.runs, turn, waiting, data)
 
 
@@ -408,12 +419,7 @@ def _void_claim(state: State, run_id: str) -> None:
 
 def _startable(state: State, run_id: str, turn_id: Any) -> bool:
     """Is nothing but the claim, and the run that was created for it, known of the two?"""
-    if text_of(turn_id) is None or state.turns.known(turn_id) or run_id in state.runs.closed:
-        return False
-    run = state.runs.live.get(run_id)
-    free = run is None or (run.opened_seq is run.terminal_seq is None and run.turn_id == turn_id)
-    ids = {"run_id": run_id, "turn_id": turn_id}
-    return free and admissions.judge_created(state.admissions, {"run": ids}) is None
+    return text_of(turn_id) is not None and not state.turns.known(turn_id) and state.startable(run_id, turn_id)
 
 
 #: Runs before the views' handlers; behind them; in their place.
@@ -524,21 +530,30 @@ def _refuse_admitted(state: State, data: JsonObject) -> str | None:
         return f"turn {turn_id} is claimed"
     if state.runs.known(run_id) or run_id in state.continuations.by_target:
         return f"run {run_id} exists already"
-    return None
+    return _promised(state, run_id)
+
+
+def _promised(state: State, run_id: str) -> str | None:
+    handoff_id = state.continuations.promised(run_id)
+    return None if handoff_id is None else f"run {run_id} is the successor that handoff {handoff_id} waits for"
 
 
 def _refuse_created(state: State, data: JsonObject) -> str | None:
     run = data["run"]
     claim_id = state.continuations.by_target.get(run["run_id"])
-    if claim_id is not None and state.continuations.claims[claim_id].target != run:
+    if claim_id is None:
+        return _promised(state, run["run_id"])
+    if state.continuations.claims[claim_id].target != run:
         return f"the run header differs from the one that claim {claim_id} reserved"
     return None
 
 
 def _refuse_interaction(state: State, data: JsonObject) -> str | None:
-    turn = state.turns.open.get(data["turn_id"])
-    known = turn is not None and data["run_id"] in turn.run_ids
-    return None if known else f"run {data['run_id']} is no run of an open turn"
+    turn, run_id = state.turns.open.get(data["turn_id"]), data["run_id"]
+    if turn is None or run_id not in turn.run_ids:
+        return f"run {run_id} is no run of an open turn"
+    carries = turn.newest_run == run_id and turn.pause is None
+    return None if carries else f"run {run_id} does not carry turn {turn.turn_id} any more"
 
 
 def _refuse_claim(state: State, data: JsonObject) -> str | None:
@@ -570,7 +585,8 @@ def _refuse_boundary(state: State, data: JsonObject) -> str | None:
         return f"its source {run_id} has no terminal fact in this journal"
     if (source.get("high_water"), data["boundary_digest"]) != (run.terminal_seq, run.terminal_sum):
         return f"its boundary is not the terminal fact of run {run_id}, event {run.terminal_seq}"
-    if (fault := state.lineage_fault(run_id)) is not None:
+    # A handoff can be given up whatever its lineage is; that nothing goes on from it, its start is held to.
+    if data["purpose"] == "resume" and (fault := state.lineage_fault(run_id)) is not None:
         return f"nothing goes on from run {run_id}: {fault[1]} ({fault[0]})"
     lineage = state.segments(run_id)
     if wrong := [key for key in ("run_id", "invocation_id", "turn_id") if source.get(key) != lineage[-1][key]]:
@@ -603,10 +619,12 @@ def _refuse_pause(state: State, data: JsonObject) -> str | None:
     sentence = _judge_pause(state, data)
     if sentence is not None:
         return sentence
-    run = state.runs.live.get(data["run_id"])
-    return (
-        None if run is not None and run.composition is not None else f"run {data['run_id']} has no durable composition"
-    )
+    run, turn = state.runs.live.get(data["run_id"]), state.turns.open[data["turn_id"]]
+    root = next(iter(turn.run_ids))
+    if turn.opened and data["root_run_id"] != root:
+        return f"its root run is {data['root_run_id']}, and run {root} opened turn {turn.turn_id}"
+    composed = run is not None and run.composition is not None
+    return None if composed else f"run {data['run_id']} has no durable composition"
 
 
 _REFUSALS: Final[dict[str, Callable[[State, JsonObject], str | None]]] = {

@@ -49,8 +49,8 @@ class Store(Protocol):
         ...
 
     def list(self) -> Rows:
-        """Rows ``{session_id, name, last_activity, turns, verdict, labels, flagged, archived, unsettled}``, by id;
-        damaged sessions too. Of the last four, what a look at the file's ends cannot tell is None.
+        """Rows ``{session_id, name, last_activity, turns, verdict, labels, flagged, archived, unsettled, active_plan,
+        pending_handoff}``, by id; damaged sessions too. What a look at the file's ends cannot tell is None.
         """
         ...
 

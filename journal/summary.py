@@ -16,7 +16,7 @@ from .state import State
 from .views.closed import Closed
 
 #: Of the shape below. A summary of another version is not read.
-VERSION: Final = 5
+VERSION: Final = 6
 #: Characters of labels that a row holds: it is read as a whole for every session of a listing.
 _LABELS: Final = 4096
 
@@ -44,10 +44,11 @@ def from_json(value: Any) -> State:
 
 
 def listing(state: State) -> JsonObject:
-    """``{session_id, name, last_activity, turns, labels, flagged, archived, unsettled}``.
+    """``{session_id, name, last_activity, turns, labels, flagged, archived, unsettled, active_plan, pending_handoff}``.
 
     ``last_activity`` is in Unix milliseconds, ``labels`` None where there are too many of them for a row, ``unsettled``
-    the number of calls of unknown outcome whose tools may find it out.
+    the number of calls of unknown outcome whose tools may find it out. ``active_plan``: an execution of a plan is
+    active; ``pending_handoff``: a turn waits for the successor of a run.
     """
     settings = state.session.settings()
     labels = [label for label in settings["labels"] if isinstance(label, str)]
@@ -60,6 +61,8 @@ def listing(state: State) -> JsonObject:
         "flagged": settings["flagged"],
         "archived": settings["archived"],
         "unsettled": sum(call.recovery == "reconcile" for call in state.turns.unknown.values()),
+        "active_plan": state.plans.running() is not None,
+        "pending_handoff": any(turn.pause is not None for turn in state.turns.open.values()),
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import attrs
 
-from ..journal.events import Draft, JsonObject, RunHeader
+from ..journal.events import Draft, JsonObject, RunHeader, json_kinds
 from ..journal.findings import Finding
 from ..journal.pairing import Call
 from ..journal.state import State
@@ -41,6 +41,25 @@ class Closing:
 
     drafts: list[Draft]
     findings: list[Finding]
+
+
+def abandonment(state: State, handoff_id: str, reason: JsonObject) -> list[Draft]:
+    """The batch that gives a pending handoff up: its successor is claimed and created, as far as it was not, started by
+    the repair, and ends the turn with ``reason``, a turn/end's.
+
+    Empty where there is no such handoff, where it waits no more, and where something else holds the ids that it has
+    reserved.
+    """
+    handoff = state.continuations.handoffs.get(handoff_id)
+    turn = None if handoff is None else state.turns.open.get(handoff.data["turn_id"])
+    if turn is None or turn.pause != handoff_id:
+        return []
+    planner = _Planner(state, None, state.turns.last)
+    claim = planner.handoff_claim(turn)
+    if claim is not None:
+        planner.close_interactions(turn)
+        planner.give_up(claim, reason)
+    return planner.drafts
 
 
 def plan_closers(state: State, *, cause: str | None = None) -> Closing:
@@ -115,10 +134,10 @@ class _Planner:
                 self.claim_found(claim, f"its run {run_id} was interrupted in step {turn.step}")
             elif claim.start_kind == "claim_repair":
                 self.claim_found(claim, f"the end of its run {run_id} is missing")
-                self.end_abandoned(claim, self.stop_of(turn_id))
+                self.end(turn_id, run_id, self.outcome_of(claim))
         elif claim.purpose == "resume" and turn_id not in self.ended and is_awaited(claim, self.state.turns):
             self.claim_found(claim, "its run was never started")
-            self.abandon(claim, self.stop_of(turn_id))
+            self.abandon(claim, self.outcome_of(claim))
 
     def claim_found(self, claim: Claim, what: str) -> None:
         self.found(
@@ -127,7 +146,7 @@ class _Planner:
             claim.seq,
         )
 
-    def abandon(self, claim: Claim, stop: Stop | None) -> None:
+    def abandon(self, claim: Claim, reason: JsonObject) -> None:
         """The claim's target as claimed, started by the repair and ended at once; the provider is not called."""
         data, run_id = claim.data, claim.target_run_id
         self.number = max(self.number, data["turn"])
@@ -146,14 +165,16 @@ class _Planner:
             replay_digest=data["replay_digest"],
             source=data["source"],
         )
-        self.end_abandoned(claim, stop)
+        self.end(claim.target_turn_id, run_id, reason)
 
-    def end_abandoned(self, claim: Claim, stop: Stop | None) -> None:
+    def outcome_of(self, claim: Claim) -> JsonObject:
+        """What the turn of a claim's target ends with, of which the provider was never asked."""
+        if (stop := self.stop_of(claim.target_turn_id)) is not None:
+            return _aborted(stop.source)
         failure_class = _ABANDONED[claim.purpose]
         if claim.purpose == "resume" and claim.start_seq is None and (self.state.lost_seq or 0) > claim.seq:
             failure_class = _INDETERMINATE  # its start may be what was lost
-        reason = _aborted(stop.source) if stop else {"kind": "failed", "failure_class": failure_class}
-        self.end(claim.target_turn_id, claim.target_run_id, reason)
+        return {"kind": "failed", "failure_class": failure_class}
 
     # ------------------------------------------------------------ admissions
 
@@ -263,9 +284,7 @@ class _Planner:
         self.messages_of_deltas(turn)
         for call in unanswered:
             self.result(turn, call)
-        for run_id in turn.run_ids:
-            for interaction in self.state.interactions.of_run(run_id):
-                self.close_interaction(interaction)
+        self.close_interactions(turn)
         if turn.step_open:
             self.found(
                 "open_step",
@@ -274,9 +293,7 @@ class _Planner:
             )
             self.draft("step/end", turn_id=turn.turn_id, run_id=turn.step_run, step=turn.step)
         if abandoned is not None:
-            if abandoned.claim_id not in self.state.continuations.claims:
-                self.draft("continuation/claim", **abandoned.data)
-            self.abandon(abandoned, stop)
+            self.give_up(abandoned, self.outcome_of(abandoned))
         elif self.cause is not None:
             self.end(turn.turn_id, turn.newest_run, {"kind": "failed", "failure_class": self.cause})
         elif stop is None:
@@ -292,21 +309,32 @@ class _Planner:
                 return False
         return self.state.turns.left_alone(turn)
 
+    def give_up(self, claim: Claim, reason: JsonObject) -> None:
+        """The claim of a handoff, unless it is on disk, and the end of the turn by its target."""
+        if claim.claim_id not in self.state.continuations.claims:
+            self.draft("continuation/claim", **claim.data)
+        self.abandon(claim, reason)
+
     def handoff_claim(self, turn: OpenTurn) -> Claim | None:
         """The claim by which a paused turn's successor goes on: the one on disk, else one with the pause's ids.
 
         None where the ids that the pause reserved are held by something else. Nothing is replayed to a successor that
         is started by the repair, and nothing of what the paused run holds is hidden for its sake.
         """
-        state = self.state
-        handoff = state.continuations.handoffs[turn.pause or ""]
+        state, continuations = self.state, self.state.continuations
+        handoff = continuations.handoffs[turn.pause or ""]
         pause = handoff.data
-        claim = state.continuations.claims.get(pause["claim_id"])
+        successor = pause["successor_run_id"]
+        claim = continuations.claims.get(pause["claim_id"])
         if claim is not None:
-            fits = (claim.purpose, claim.target_run_id, claim.target_turn_id)
-            return claim if fits == ("handoff", pause["successor_run_id"], turn.turn_id) else None
+            fits = (claim.purpose, claim.target_run_id, claim.target_turn_id) == ("handoff", successor, turn.turn_id)
+            held = continuations.by_target.get(successor) == claim.claim_id
+            return claim if fits and held and state.startable(successor, turn.turn_id) else None
         paused = state.runs.settled(pause["run_id"])
-        if paused is None or paused.opened_seq is None or state.runs.known(pause["successor_run_id"]):
+        taken = state.runs.known(successor) or successor in continuations.by_target
+        if paused is None or taken or successor in state.admissions.by_run:
+            return None
+        if paused.terminal_sum in continuations.by_boundary:
             return None
         segments = state.segments(paused.run_id)
         source = {key: segments[-1][key] for key in ("run_id", "invocation_id", "turn_id")}
@@ -327,7 +355,11 @@ class _Planner:
         return Claim(pause["claim_id"], handoff.seq, data, paused.run_id, 1)
 
     def successor(self, pause: JsonObject, source: JsonObject, boundary: JsonObject) -> JsonObject:
-        """The run header of a paused run's successor: the source's configuration, the pause's ids."""
+        """The run header of a paused run's successor: the source's configuration, the pause's ids.
+
+        Where the source's header was lost, or holds what none can have, it is the session's.
+        """
+        session = mapping(self.state.session.header)
         own = {
             "run_id": pause["successor_run_id"],
             "invocation_id": pause["successor_invocation_id"],
@@ -336,8 +368,17 @@ class _Planner:
             "max_steps": pause["remaining_steps"],
             "continuation": boundary,
         }
-        run = {field.name: own.get(field.name, source.get(field.name)) for field in attrs.fields(RunHeader)}
-        return {key: value for key, value in run.items() if value is not None}
+        run: JsonObject = {}
+        for field in attrs.fields(RunHeader):
+            value = own.get(field.name, source.get(field.name))
+            kinds = json_kinds(field.type)
+            if kinds and type(value) not in kinds:
+                value = None
+            if value is None and field.default is attrs.NOTHING:
+                value = {"kind": "user"} if field.name == "root" else text_of(session.get(field.name)) or ""
+            if value is not None:
+                run[field.name] = value
+        return run
 
     def messages_of_deltas(self, turn: OpenTurn) -> None:
         for delta in turn.deltas.values():
@@ -406,6 +447,11 @@ class _Planner:
     def settle(self, run_id: str) -> None:
         self.draft("run/settled", run_id=run_id)
         self.settled.add(run_id)
+
+    def close_interactions(self, turn: OpenTurn) -> None:
+        for run_id in turn.run_ids:
+            for interaction in self.state.interactions.of_run(run_id):
+                self.close_interaction(interaction)
 
     def close_interaction(self, interaction: Interaction) -> None:
         self.found(

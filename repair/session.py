@@ -6,7 +6,7 @@ and for ``load`` what a repair makes of it.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ..journal.errors import JournalDamaged, JournalError, JournalUnsupported, SessionNotFound
-from ..journal.events import Event, JsonObject
+from ..journal.events import Draft, Event, JsonObject
 from ..journal.findings import Finding, FindingList, Verdict, verdict_of
 from ..journal.lock import SessionLock, holder, seems_locked
 from ..journal.reader import JOURNAL, open_source, read, read_source, resolve
@@ -169,6 +169,17 @@ class Session:
         """``[{handoff_id, run_id, turn_id, successor_run_id, claim_id, remaining_steps, state}]``."""
         return self._facts.handoffs
 
+    def executions(self) -> list[JsonObject]:
+        """The turns that were handed over, or wait for that, each as ``{turn_id, root_run_id, root, chain, tip, status,
+        pending_handoff}``: the runs that carried it one behind the other, what the first was started for, the last of
+        them, and how the turn stands.
+        """
+        return self._state.execution_rows()
+
+    def execution(self, turn_id: str) -> JsonObject | None:
+        """The same row of any turn, handed over or not; None: there is no such turn."""
+        return self._state.execution_row(turn_id)
+
     def interactions(self) -> list[JsonObject]:
         """``[{interaction_id, kind, status, outcome?}]``."""
         return self._facts.interactions
@@ -244,6 +255,7 @@ class Session:
             "findings": [finding.to_json() for finding in self.findings],
             "turns": self.turns(),
             "runs": self.runs(),
+            "executions": self.executions(),
             **attrs.asdict(self._facts, recurse=False),
             "pending": appended_json(self.pending),
         }
@@ -355,15 +367,25 @@ def open_session(
     return _open(target, root, repair, cause, options)[0]
 
 
-def recover(target: Target, root: Target | None = None, **options: Any) -> tuple[RepairReport | None, State]:
-    """``open_session`` and close again: what the repair did, or None where there was nothing to do; and the fold then.
+def recover(
+    target: Target,
+    root: Target | None = None,
+    *,
+    then: Callable[[State], Sequence[Draft]] = lambda state: (),
+    **options: Any,
+) -> tuple[RepairReport | None, list[Event], State]:
+    """``open_session`` and close again: what the repair did, or None where there was nothing to do; what was appended
+    behind it, durably and as one batch, because ``then`` of the repaired fold gave it; and the fold in the end.
 
-    Where it did nothing no byte of the journal was written. The history before a snapshot that fits is not read. Raises
-    what ``open_session`` raises.
+    Where both are nothing no byte of the journal was written. The history before a snapshot that fits is not read.
+    Raises what ``open_session`` raises, and JournalWriteError.
     """
     writer, done = _open(target, root, True, None, options)
-    writer.close()
-    return (done if done is not None and done.changes else None), writer.state
+    with writer:
+        drafts = then(writer.state)
+        events = writer.append_batch(drafts) if drafts else []
+        writer.flush()
+    return (done if done is not None and done.changes else None), events, writer.state
 
 
 def _open(

@@ -37,6 +37,8 @@ class Conversation:
         # JSON text by run_id: a long session has many, and hardly any is ever asked for.
         self._headers: dict[str, bytes] = {}
         self._compositions: dict[str, bytes] = {}
+        #: Of open turns.
+        self._anchors: dict[str, bytes] = {}
         self._offered: dict[str, tuple[str, ...]] = {}
         self._catalogs: dict[tuple[str, ...], tuple[str, ...]] = {}
         self.seq = -1
@@ -67,6 +69,12 @@ class Conversation:
     def composition_of(self, run_id: str) -> JsonObject | None:
         """A run's composition; None where none is on record."""
         return _read(self._compositions.get(run_id))
+
+    def head_anchor(self, turn_id: str) -> JsonObject | None:
+        """The data of the user/message that an open turn began with, steering aside; None where there is none, or the
+        turn is over.
+        """
+        return _read(self._anchors.get(turn_id))
 
     def configuration(self) -> JsonObject:
         """The newest ``{backend, model, connection?, cwd, permission_mode}``; empty texts where there is none."""
@@ -120,6 +128,7 @@ class Conversation:
     def _header(self, data: JsonObject) -> None:
         # A fork's own stands behind its parents' events: whatever they asked a model, the fork has not yet.
         self.requested = False
+        self._anchors.clear()
         self._merge(data)
 
     def _updated(self, data: JsonObject) -> None:
@@ -147,6 +156,13 @@ class Conversation:
     def _composed(self, data: JsonObject) -> None:
         self._compositions.setdefault(data["run_id"], orjson.dumps(data["composition"]))
 
+    def _said(self, data: JsonObject) -> None:
+        if mapping(data.get("source")).get("kind") != "steering":
+            self._anchors.setdefault(data["turn_id"], orjson.dumps(data))
+
+    def _ended(self, data: JsonObject) -> None:
+        self._anchors.pop(data["turn_id"], None)
+
     def _requested(self, data: JsonObject) -> None:
         self.requested = True
         tools = mapping(data.get("header")).get("tools")
@@ -170,4 +186,6 @@ _HANDLERS: dict[str, Callable[[Conversation, JsonObject], None]] = {
     "run/composition": Conversation._composed,
     "continuation/claim": Conversation._claimed,
     "request/header": Conversation._requested,
+    "user/message": Conversation._said,
+    "turn/end": Conversation._ended,
 }

@@ -5,10 +5,12 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from ..events import Event, JsonObject
+from ..events import PAUSE_PROTOCOL, Event, JsonObject
+from ..shapes import MAX_ID
 from .problem import Handlers, Problem, Refusals, mapping, sequence, text_of
 from .runs import Runs
 from .turn import OpenTurn, Turns
+from .turns import standing
 
 ClaimState = Literal["reserved", "repair_required", "started_indeterminate", "settled"]
 HandoffState = Literal["pending", "claimed", "continued", "abandoned"]
@@ -75,7 +77,7 @@ class Claim:
 
 @attrs.define(slots=True)
 class Handoff:
-    """A valid handoff/pause. ``data`` is its data; ``over``: its turn ended before a successor took it.
+    """A valid handoff/pause. ``data`` is its data; ``over``: its turn ended, or went on, without its successor.
 
     ``source`` is the paused run's header: its successor has the same configuration.
     """
@@ -126,6 +128,11 @@ class Continuations:
         """Handoffs whose successor has not started, oldest first."""
         return [self.handoffs[handoff_id] for handoff_id in self.pausing.values()]
 
+    def promised(self, run_id: str) -> str | None:
+        """The pending handoff that has this run for its successor."""
+        found = (item.handoff_id for item in self.pending() if item.data["successor_run_id"] == run_id)
+        return next(found, None)
+
 
 def claim_state(claim: Claim, runs: Runs, turns: Turns) -> ClaimState:
     """How a claim stands, from its target's ledger: a run may be known by more than its start, which may be lost."""
@@ -163,28 +170,48 @@ def judge_pause(
     continuations: Continuations, runs: Runs, turn: OpenTurn | None, waiting: bool, data: JsonObject
 ) -> str | None:
     """Why a handoff/pause seals nothing. ``turn``: the open turn it names; ``waiting``: its run waits for a client."""
-    run_id, successor = data["run_id"], data["successor_run_id"]
+    run_id = data["run_id"]
+    if data["protocol"] != PAUSE_PROTOCOL:
+        return f"its protocol is not {PAUSE_PROTOCOL}"
     if turn is None or run_id not in turn.run_ids:
         return f"run {run_id} is no run of an open turn {data['turn_id']}"
     if turn.newest_run != run_id or turn.pause is not None:
         return f"run {run_id} does not carry turn {turn.turn_id} any more"
+    run = runs.own(run_id)
+    if run is not None and run.terminal_seq is not None:
+        return f"run {run_id} is over"
     if turn.step_open:
         return f"step {turn.step} of run {run_id} is open"
     if len(turn.calls) > turn.answered:
         return f"run {run_id} has calls without a result"
     if waiting:
         return f"run {run_id} waits for an interaction"
-    root = data["root_run_id"]
+    remaining = data["remaining_steps"]
+    if remaining is not None and remaining <= 0:
+        return f"{remaining} steps remain"
+    return _judge_ids(continuations, runs, turn, data, "" if run is None else run.invocation_id)
+
+
+def _judge_ids(
+    continuations: Continuations, runs: Runs, turn: OpenTurn, data: JsonObject, invocation_id: str
+) -> str | None:
+    """What is wrong with the ids that a pause names and reserves. ``invocation_id``: its run's, empty where unknown."""
+    root, successor = data["root_run_id"], data["successor_run_id"]
+    for key in ("handoff_id", "claim_id", "successor_run_id", "successor_invocation_id"):
+        if not 0 < len(data[key]) <= MAX_ID:
+            return f"its {key} has {len(data[key])} characters, and an id has 1 to {MAX_ID}"
     if root not in turn.run_ids and not runs.known(root):
         return f"its root run {root} does not exist"
-    if successor == run_id or runs.known(successor) or successor in continuations.by_target:
+    if successor in turn.run_ids or runs.known(successor) or successor in continuations.by_target:
         return f"its successor {successor} exists already"
+    for key in ("successor_run_id", "successor_invocation_id"):
+        if data[key] == invocation_id:
+            return f"its {key} {invocation_id} is the invocation of the run that it seals"
     if data["handoff_id"] in continuations.handoffs:
         return f"handoff {data['handoff_id']} exists already"
     if data["claim_id"] in continuations.claims or data["claim_id"] in continuations.reserved:
         return f"its claim {data['claim_id']} exists already"
-    remaining = data["remaining_steps"]
-    return None if remaining is None or remaining > 0 else f"{remaining} steps remain"
+    return None
 
 
 def refuse_claim(continuations: Continuations, data: JsonObject) -> str | None:
@@ -217,6 +244,8 @@ def refuse_start(continuations: Continuations, data: JsonObject) -> str | None:
         return f"there is no claim {data['claim_id']}"
     if claim.start_seq is not None:
         return f"claim {claim.claim_id} was started before"
+    if claim.fault is not None and data["start_kind"] != "claim_repair":
+        return f"nothing goes on by claim {claim.claim_id}: {claim.fault[1]} ({claim.fault[0]})"
     return _unlike(claim, data)
 
 
@@ -351,7 +380,9 @@ def _start(continuations: Continuations, event: Event) -> Problem | None:
         claim.start_seq, claim.start_kind = event.seq, data["start_kind"]
         if (unlike := _unlike(claim, data)) is not None:
             claim.blame("runtime_lineage_start_mismatch", f"run {claim.target_run_id} was started, and {unlike}")
-        continuations.pausing.pop(data["turn_id"], None)
+        handoff = continuations.handoffs.get(continuations.pausing.pop(data["turn_id"], ""))
+        if handoff is not None and handoff.data["claim_id"] != claim.claim_id:
+            handoff.over = True
     return None
 
 
@@ -424,12 +455,48 @@ def handoff_rows(continuations: Continuations) -> list[JsonObject]:
     ]
 
 
-def execution(continuations: Continuations, turn_id: str, run_ids: list[str]) -> dict[str, Any]:
-    """The logical execution of a turn: ``{turn_id, root_run_id, chain, tip, pending_handoff}``."""
+def executions(runs: Runs, turns: Turns) -> list[JsonObject]:
+    """The logical executions of the turns that were handed over, or wait for that, in the order of the turns' rows."""
+    done = [_closed(runs, row) for row in turns.closed.inherited() if len(row[4]) > 1]
+    own = [(row[5], _closed(runs, row)) for row in turns.closed.since() if len(row[4]) > 1]
+    for turn in turns.open.values():
+        if turn.pause is not None or len(turn.run_ids) > 1:
+            own.append((turn.first_seq, _open(runs, turns, turn)))
+    own.sort(key=lambda pair: pair[0])
+    return [*done, *(row for _, row in own)]
+
+
+def execution(runs: Runs, turns: Turns, turn_id: str) -> JsonObject | None:
+    """The logical execution of a turn, ``{turn_id, root_run_id, root, chain, tip, status, pending_handoff}``; None:
+    there is no such turn.
+
+    ``chain`` are its runs, oldest first, of which ``root_run_id`` is the first and ``tip`` the last; ``root`` is what
+    the first was started for, None where that was lost; ``status`` is the turn's, as its row says;
+    ``pending_handoff`` the id of the handoff whose successor has not started.
+    """
+    turn = turns.open.get(turn_id)
+    if turn is not None:
+        return _open(runs, turns, turn)
+    row = turns.closed.get(turn_id)
+    return None if row is None else _closed(runs, row)
+
+
+def _open(runs: Runs, turns: Turns, turn: OpenTurn) -> JsonObject:
+    return _execution(runs, turn.turn_id, list(turn.run_ids), standing(turns, turn)[0], turn.pause)
+
+
+def _closed(runs: Runs, row: list[Any]) -> JsonObject:
+    """``row``: of ``Turns.closed``."""
+    return _execution(runs, row[0], row[4], row[2], None)
+
+
+def _execution(runs: Runs, turn_id: str, chain: list[str], status: str, pending: str | None) -> JsonObject:
     return {
         "turn_id": turn_id,
-        "root_run_id": run_ids[0],
-        "chain": list(run_ids),
-        "tip": run_ids[-1],
-        "pending_handoff": continuations.pausing.get(turn_id),
+        "root_run_id": chain[0],
+        "root": runs.root(chain),
+        "chain": chain,
+        "tip": chain[-1],
+        "status": status,
+        "pending_handoff": pending,
     }

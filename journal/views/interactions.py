@@ -1,6 +1,6 @@
 """Questions, permissions and sandbox boundaries that runs wait for. No I/O."""
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import attrs
 
@@ -10,6 +10,8 @@ from .problem import Handlers, Problem, Refusals
 
 #: At most this many wait at once in a session.
 MAX_PENDING: Final = 16
+#: Why an interaction is closed without an answer.
+CLOSURES: Final = frozenset({"turn_stopped", "turn_terminal", "timed_out", "host_restarted"})
 
 
 @attrs.define(slots=True)
@@ -29,13 +31,15 @@ class Interactions:
     """``pending`` by id, oldest first; ``by_run``: run_id → their ids.
 
     ``done``: rows ``[interaction_id, seq, kind, status, outcome, resolved_seq]``. ``denials``: run_id → ids of the
-    sandbox boundaries that a client denied it; a fork takes them over.
+    sandbox boundaries that a client denied it, and ``unclear`` of those whose outcome is neither a client's decision
+    nor a known cleanup, so that nobody can say whether it was denied; a fork takes both over.
     """
 
     pending: dict[str, Interaction] = attrs.field(factory=dict, metadata={"of": Interaction})
     by_run: dict[str, dict[str, None]] = attrs.field(factory=dict)
     done: Closed = attrs.field(factory=Closed)
     denials: dict[str, list[str]] = attrs.field(factory=dict)
+    unclear: dict[str, list[str]] = attrs.field(factory=dict)
 
     def of_run(self, run_id: str) -> list[Interaction]:
         """Those that wait for an outcome in this run, oldest first."""
@@ -90,9 +94,22 @@ def _resolved(interactions: Interactions, event: Event) -> Problem | None:
         outcome = event.data["outcome"]
         status = "closed" if outcome.get("kind") == "closure" else "answered"
         interactions.done.add([item.interaction_id, item.seq, item.kind, status, outcome, event.seq])
-        if outcome.get("kind") == "sandbox_boundary_decision" and outcome.get("decision") == "deny":
-            interactions.denials.setdefault(item.run_id, []).append(item.interaction_id)
+        if item.kind == "sandbox_boundary" and (said := _boundary(outcome)) != "passed":
+            index = interactions.denials if said == "denied" else interactions.unclear
+            index.setdefault(item.run_id, []).append(item.interaction_id)
     return None
+
+
+def _boundary(outcome: JsonObject) -> Literal["denied", "passed", "unclear"]:
+    """What came of a sandbox boundary: a cleanup passes it, for nobody has refused anything."""
+    match outcome.get("kind"), outcome.get("decision"), outcome.get("reason"):
+        case "sandbox_boundary_decision", "deny", _:
+            return "denied"
+        case "sandbox_boundary_decision", "allow", _:
+            return "passed"
+        case "closure", _, str(reason) if reason in CLOSURES:
+            return "passed"
+    return "unclear"
 
 
 HANDLERS: Final[Handlers] = {

@@ -131,7 +131,7 @@ def judge_start(turns: Turns, data: JsonObject) -> Problem | None:
             return judge_home(turns, data)
         if turn.broken:
             return None
-        if claimed is None or turn.pause is None:
+        if claimed is None or claimed[1:] != [turn_id, "handoff"] or turn.pause is None:
             return _order(turn, f"run {run_id} takes over turn {turn_id}, which was not handed to it")
         return None
     if turn is not None or turns.closed.own(turn_id):

@@ -1,7 +1,7 @@
 """Runs: what each one's header says and how it stands (docs/format.md, "Runs"). No I/O."""
 
 import hashlib
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Any, Final
 
 import attrs
@@ -46,6 +46,11 @@ class Run:
     def invocation_id(self) -> str:
         return text_of(mapping(self.header).get("invocation_id")) or ""
 
+    @property
+    def root(self) -> JsonObject | None:
+        """What it was started for, ``{"kind", …}``; None where its header was lost."""
+        return mapping(mapping(self.header).get("root")) or None
+
 
 @attrs.define(slots=True)
 class Settled:
@@ -62,6 +67,7 @@ class Settled:
     terminal_sum: str | None
     claim_id: str | None
     composition_seq: int | None
+    root: JsonObject | None
 
 
 @attrs.define(slots=True)
@@ -93,6 +99,11 @@ class Runs:
     def own(self, run_id: str) -> Run | Settled | None:
         """A run that no parent wrote, over or not."""
         return self.live.get(run_id) or (self.settled(run_id) if self.closed.own(run_id) else None)
+
+    def root(self, run_ids: Iterable[str]) -> JsonObject | None:
+        """The root descriptor of a chain of runs, each of which inherits the first one's; None where all was lost."""
+        runs = (self.live.get(run_id) or self.settled(run_id) for run_id in run_ids)
+        return next((run.root for run in runs if run is not None and run.root is not None), None)
 
     def known(self, run_id: str) -> bool:
         """Is there a run of this id, in this journal or in what a fork has from its parents?"""
@@ -127,6 +138,7 @@ class Runs:
                 run.terminal_sum,
                 run.claim_id,
                 run.composition_seq,
+                run.root,
             ]
         )
 
@@ -167,7 +179,7 @@ def refuse_turn_start(runs: Runs, data: JsonObject) -> str | None:
 
 def refuse_composition(runs: Runs, data: JsonObject) -> str | None:
     run = runs.live.get(data["run_id"])
-    if run is None:
+    if run is None or run.terminal_seq is not None:
         return f"there is no run {data['run_id']} that is not over"
     if run.composition is None:
         return None
@@ -250,10 +262,11 @@ def _composition(runs: Runs, event: Event) -> Problem | None:
 
 
 def _pause(runs: Runs, event: Event) -> Problem | None:
-    run = runs.live.get(event.data["run_id"])
-    if run is not None:
-        run.terminal_seq, run.terminal_sum = event.seq, event.sum
-        runs.close(run, "handed_off", None)
+    """The caller has found it valid: only what was lost explains that nothing is known of the run."""
+    run_id, turn_id = event.data["run_id"], event.data["turn_id"]
+    run = runs.find(run_id, turn_id, event.seq)
+    run.terminal_seq, run.terminal_sum = event.seq, event.sum
+    runs.close(run, "handed_off", None)
     return None
 
 

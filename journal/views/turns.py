@@ -297,18 +297,21 @@ def rows(turns: Turns) -> list[JsonObject]:
     """
     out = [_row(turns, row) for row in turns.closed.since()]
     for turn in turns.open.values():
-        reason: JsonObject | None = None
-        if turns.left_alone(turn):
-            status = str(turn.rest)
-        else:
-            stops = turns.stops.get(turn.turn_id)
-            reason = {"kind": "aborted", "source": stops[-1].source} if stops else {"kind": "interrupted"}
-            status = reason["kind"]
+        status, reason = standing(turns, turn)
         calls = orjson.loads(turn.call_rows(turns.tool_boundary))
         head = [turn.turn_id, turn.turn, status, reason, turn.run_ids, turn.first_seq, turn.last_seq, turn.steps]
         out.append(_row(turns, [*head, calls]))
     out.sort(key=lambda row: row["first_seq"])
     return [_row(turns, row) for row in turns.closed.inherited()] + out
+
+
+def standing(turns: Turns, turn: OpenTurn) -> tuple[str, JsonObject | None]:
+    """Status of an open turn, and the reason that a repair would end it with; None where that leaves it open."""
+    if turns.left_alone(turn):
+        return str(turn.rest), None
+    stops = turns.stops.get(turn.turn_id)
+    kind = "aborted" if stops else "interrupted"
+    return kind, {"kind": kind, "source": stops[-1].source} if stops else {"kind": kind}
 
 
 def _row(turns: Turns, row: list[Any]) -> JsonObject:

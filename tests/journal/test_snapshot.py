@@ -62,6 +62,8 @@ def test_a_closed_writer_leaves_a_snapshot_of_its_fold(path: Path) -> None:
         "flagged": False,
         "archived": False,
         "unsettled": 0,
+        "active_plan": False,
+        "pending_handoff": False,
     }
     assert orjson.loads(second) == orjson.loads(orjson.dumps(to_json(reading.state)))
     state, head, seq = resumed(path)

@@ -120,6 +120,7 @@ def test_a_fitting_snapshot_is_believed(store: FileStore) -> None:
         last = writer.append_durable(note()).ts
     expected = {"session_id": "s1", "name": "n", "last_activity": last, "turns": 1, "verdict": "healthy"}
     expected |= {"labels": [], "flagged": False, "archived": False, "unsettled": 0}
+    expected |= {"active_plan": False, "pending_handoff": False}
     assert store.list() == [expected]
 
 
@@ -154,6 +155,8 @@ def test_without_a_snapshot_the_ends_of_the_file_tell(store: FileStore) -> None:
         "flagged": False,
         "archived": False,
         "unsettled": None,
+        "active_plan": None,
+        "pending_handoff": None,
     }
 
 
@@ -171,6 +174,8 @@ def test_what_the_ends_cannot_tell_is_null(store: FileStore) -> None:
         "flagged": None,
         "archived": None,
         "unsettled": None,
+        "active_plan": None,
+        "pending_handoff": None,
     }
     builder.add("session/updated", {"patch": {"name": "seen at the end"}})
     builder.add("session/updated", {"patch": {"flagged": True}})
@@ -186,6 +191,8 @@ def test_what_the_ends_cannot_tell_is_null(store: FileStore) -> None:
         "flagged": True,
         "archived": None,
         "unsettled": None,
+        "active_plan": None,
+        "pending_handoff": None,
     }
 
 

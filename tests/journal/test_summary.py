@@ -79,6 +79,8 @@ def test_a_listing_tells_a_session() -> None:
         "flagged": False,
         "archived": False,
         "unsettled": 0,
+        "active_plan": False,
+        "pending_handoff": False,
     }
 
 

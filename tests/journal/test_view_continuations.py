@@ -203,8 +203,10 @@ def test_a_handoff_step_by_step() -> None:
     assert state.execution_row("t1") == {
         "turn_id": "t1",
         "root_run_id": "r1",
+        "root": {"kind": "user"},
         "chain": ["r1"],
         "tip": "r1",
+        "status": "paused",
         "pending_handoff": "h",
     }
     claim = claim_data(builder, "handoff")
@@ -227,8 +229,10 @@ def test_a_handoff_step_by_step() -> None:
     assert state.execution_row("t1") == {
         "turn_id": "t1",
         "root_run_id": "r1",
+        "root": {"kind": "user"},
         "chain": ["r1", "rS"],
         "tip": "rS",
+        "status": "completed",
         "pending_handoff": None,
     }
 

@@ -71,7 +71,7 @@ def test_the_pending_closers_are_those_of_the_repair(tmp_path: Path) -> None:
 
 KEYS = (
     "session_id path format verdict events bytes head header settings writer findings turns runs "
-    "continuations handoffs interactions queue plans usage pending"
+    "executions continuations handoffs interactions queue plans usage pending"
 )
 
 

@@ -48,7 +48,7 @@ RUN_STATES = {
 }
 INSPECT_KEYS = {
     *"session_id path format verdict events bytes head header settings writer findings turns runs".split(),
-    *"continuations handoffs interactions queue plans usage pending next".split(),
+    *"executions continuations handoffs interactions queue plans usage pending next".split(),
 }
 REPAIR_KEYS = {"session_id", "path", "dry_run", "verdict_before", "verdict_after", "set_aside", "appended"}
 VERIFY_KEYS = {"session_id", "path", "verdict", "events", "head", "unverified", "findings"}
@@ -123,6 +123,13 @@ def inspect(path: Path, *more: str) -> Any:
             *("handoff_id", "run_id", "turn_id", "successor_run_id", "claim_id", "remaining_steps", "state")
         }
         assert row["state"] in {"pending", "claimed", "continued", "abandoned"}
+    turns = {turn["turn_id"]: turn for turn in doc["turns"]}
+    for row in doc["executions"]:
+        assert set(row) == {"turn_id", "root_run_id", "root", "chain", "tip", "status", "pending_handoff"}
+        turn = turns[row["turn_id"]]
+        assert (row["chain"], row["status"]) == (turn["run_ids"], turn["status"])
+        assert (row["root_run_id"], row["tip"]) == (row["chain"][0], row["chain"][-1])
+        assert len(row["chain"]) > 1 or row["pending_handoff"] is not None
     for row in doc["interactions"]:
         assert {"interaction_id", "kind", "status"} <= set(row) <= {"interaction_id", "kind", "status", "outcome"}
         assert row["status"] in {"pending", "answered", "closed"}

@@ -118,7 +118,8 @@ class StoreContract:
         expected: dict[str, Any] = {"session_id": "b", "name": "second", "last_activity": last, "turns": 2}
         assert {key: rows[1][key] for key in expected} == expected
         assert (rows[0]["name"], rows[0]["turns"]) == (None, 0)
-        assert all(set(row) == {*expected, "verdict", "labels", "flagged", "archived", "unsettled"} for row in rows)
+        others = {"verdict", "labels", "flagged", "archived", "unsettled", "active_plan", "pending_handoff"}
+        assert all(set(row) == {*expected, *others} for row in rows)
 
     def test_sessions_do_not_touch_each_other(self, store: Store) -> None:
         first, second = store.create(header("a")), store.create(header("b"))
