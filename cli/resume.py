@@ -383,7 +383,8 @@ _ASKS: Final[dict[str, Callable[[JsonObject, object, str], str]]] = {
 async def settled(
     place: Place, *, claim: str | None, handoff: str | None, call: str | None, ok: bool, text: str | None
 ) -> Doc:
-    """Settles a claim, a handoff, or a call with this outcome, and gives the answer of `settle`.
+    """Settles a claim, a handoff, or a call with this outcome, and gives the answer of `settle`. ``text`` is what came
+    of the call, or why the handoff is given up.
 
     A beginning of an id is enough. Nothing is appended where the same of a call was stated before. Raises
     naming.Unclear, SettleRefused, JournalLocked for a session that somebody has open, and other JournalErrors.
@@ -395,7 +396,7 @@ async def settled(
             events = await manager.settle_indeterminate_continuation(place.session_id, claim)
         elif handoff is not None:
             handoff = naming.handoff(handoff, session.handoffs())
-            events = await manager.abandon_handoff(place.session_id, handoff)
+            events = await manager.abandon_handoff(place.session_id, handoff, text)
         else:
             call = naming.call(call or "", session.unknown_calls(), session.turns())
             events = await manager.settle_call(place.session_id, call, ok=ok, text=text)

@@ -200,6 +200,9 @@ def settle(
     call: Annotated[
         str | None, typer.Option("--call", metavar="ID", help="State what came of a call whose outcome is unknown.")
     ] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="With --handoff: why, for whoever reads the journal.")
+    ] = None,
     ok: Annotated[bool, typer.Option("--ok", help="Its effect happened.")] = False,
     error: Annotated[
         str | None,
@@ -226,6 +229,8 @@ def settle(
     if call is None and (ok or error is not None):
         other = "--claim" if handoff is None else "--handoff"
         raise WrongUsage(f"--ok and --error say what came of a --call, not of a {other}", ctx=context)
+    if reason is not None and handoff is None:
+        raise WrongUsage("--reason says why a --handoff is given up, and nothing else", ctx=context)
     if text is not None and not ok:
         raise WrongUsage("a TEXT behind TARGET belongs to --ok; --error has its own", ctx=context)
     if error is not None and not error.strip():
@@ -239,7 +244,8 @@ def settle(
     from . import resume as work
 
     console: Console = context.obj
-    place, said = work.place_of(target, root), text if ok else error
+    place = work.place_of(target, root)
+    said = reason if handoff is not None else text if ok else error
     with console.working(f"settling {target}"), console.logged("maka.runtime"):
         doc = asyncio.run(work.settled(place, claim=claim, handoff=handoff, call=call, ok=ok, text=said))
     if as_json:

@@ -16,7 +16,7 @@ from maka.cli import exits
 from maka.journal import codec, events, findings, reader, shapes
 from support import documents
 from support.command import here
-from support.documents import CONFIGURATION, CONTINUATIONS, EMBEDDING, FORMAT, LIBRARY, MODELS, RUNBOOK
+from support.documents import CONFIGURATION, CONTINUATIONS, EMBEDDING, FORMAT, HANDOFFS, LIBRARY, MODELS, RUNBOOK
 
 DOCUMENTS = {
     "format.md": FORMAT,
@@ -26,9 +26,10 @@ DOCUMENTS = {
     "embedding.md": EMBEDDING,
     "models.md": MODELS,
     "continuations.md": CONTINUATIONS,
+    "handoffs.md": HANDOFFS,
 }
 #: Those whose examples run one after the other, section by section.
-WITH_EXAMPLES = ("library.md", "configuration.md", "embedding.md", "continuations.md")
+WITH_EXAMPLES = ("library.md", "configuration.md", "embedding.md", "continuations.md", "handoffs.md")
 
 # ---------------------------------------------------------------- format.md: tables
 

@@ -12,6 +12,7 @@ RUNBOOK = (DOCS / "runbook.md").read_text(encoding="utf-8")
 LIBRARY = (DOCS / "library.md").read_text(encoding="utf-8")
 CONFIGURATION = (DOCS / "configuration.md").read_text(encoding="utf-8")
 EMBEDDING = (DOCS / "embedding.md").read_text(encoding="utf-8")
+HANDOFFS = (DOCS / "handoffs.md").read_text(encoding="utf-8")
 CONTINUATIONS = (DOCS / "continuations.md").read_text(encoding="utf-8")
 MODELS = (DOCS / "models.md").read_text(encoding="utf-8")
 
