@@ -60,8 +60,8 @@ class Ledger:
     """One run's part of the journal. It is a ``Sink`` too, for a loop that drives it directly.
 
     ``observe`` is given each event right when it is appended, ``publish`` what a client is told once it is durable.
-    ``sealed``: the turn's end was handed to the writer. ``live_text``: journal text while it streams, joined to one
-    piece for each ``live_seconds``.
+    ``sealed``: the turn's end was handed to the writer, or the pause that seals the run. ``live_text``: journal text
+    while it streams, joined to one piece for each ``live_seconds``. ``step``: the number of the turn's newest step.
     """
 
     def __init__(
@@ -76,8 +76,9 @@ class Ledger:
         now: Callable[[], int],
         live_text: bool = True,
         live_seconds: float = 0.25,
+        step: int = 0,
     ) -> None:
-        self.progress = Progress(turn_id, run_id)
+        self.progress = Progress(turn_id, run_id, step)
         self.sealed = False
         self._recorder = Recorder(journal, observe, publish, turn_id, now)
         self._live = LiveText(self._recorder, self.progress, live_seconds) if live_text else None
@@ -187,6 +188,28 @@ class Ledger:
         if reason["kind"] == "failed":
             self.tell("error", **{key: reason[key] for key in ("failure_class", "message") if key in reason})
         self.tell("complete", stop_reason=stop_reason)
+
+    def rest(self) -> bool:
+        """The backend is between two steps: one that was begun here ends. Is it at rest then?"""
+        progress = self.progress
+        if self._implicit and all(call.answered for call in progress.calls):
+            self._end_step()
+        return not progress.step_open and progress.streaming is None
+
+    def note(self, draft: Draft) -> None:
+        """An event about the run that is none of its turn's. Raises InvalidEvent, also once the turn has its end, and
+        JournalError.
+        """
+        if self.sealed:
+            raise InvalidEvent(f"{draft.type} comes behind the end of run {self.progress.run_id}", type=draft.type)
+        self._recorder.add(draft.type, draft.data)
+
+    def seal(self, pause: Draft) -> None:
+        """The run ends here and its turn does not. Nobody is told. Raises InvalidEvent, JournalError."""
+        if not self.rest():
+            raise InvalidEvent(f"{pause.type} stands in the midst of step {self.progress.step}", type=pause.type)
+        self._recorder.add(pause.type, pause.data)
+        self.sealed = True
 
     def settle(self) -> None:
         """The run is over and its cleanup was tried. Raises InvalidEvent, JournalError."""

@@ -26,6 +26,7 @@ KINDS: Final = {
     "backend_failed": logging.ERROR,
     "run_started": logging.INFO,
     "run_ended": logging.INFO,
+    "run_handed_off": logging.INFO,
     "stop_requested": logging.INFO,
     "stop_settled": logging.INFO,
     "interaction_requested": logging.INFO,

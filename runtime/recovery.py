@@ -4,7 +4,7 @@ First the repair, which asks nobody and runs nothing; then tools find out what b
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -22,6 +22,7 @@ from .dispatch import Authorize
 from .errors import describe
 from .journals import OpenSession
 from .outputs import store_in
+from .plans import interrupted
 from .tools.base import Tool
 from .tools.running import offers_look
 
@@ -45,6 +46,9 @@ class Recovered:
     """``state``: ``unchanged`` (nothing was left open), ``repaired`` (``appended`` events), ``open`` (somebody has it
     open for writing, who repairs it when that is due), or ``failed``, with the ``error``.
 
+    ``interrupted``: the execution of a plan that was active, and that nothing carries out any more. It is among
+    ``appended``.
+
     ``reconciled``: of how many calls it was found out what came of them, which is one event for each; where it is 0,
     not a byte of an ``unchanged`` journal was written. ``unsettled``: of how many their tools may
     still be able to tell.
@@ -56,20 +60,31 @@ class Recovered:
     unsettled: int = 0
     error: JournalError | None = None
     reconciled: int = 0
+    interrupted: str | None = None
 
 
 def recover(store: FileStore, session_id: str, *, clock: Callable[[], int] = wall_ms) -> Recovered:
-    """Repairs the session if that is due. Blocks, and raises nothing."""
+    """Repairs the session if that is due, then interrupts a plan that nothing carries out. Blocks; raises nothing."""
     try:
-        report, state = session.recover(store.path(session_id), clock=clock)
+        report, events, state = session.recover(store.path(session_id), then=interrupted, clock=clock)
     except JournalLocked:
         return Recovered(session_id, "open")
     except JournalError as error:
         return Recovered(session_id, "failed", error=error)
     unsettled = sum(call.recovery == "reconcile" for call in state.turns.unknown.values())
-    if report is None:
-        return Recovered(session_id, "unchanged", unsettled=unsettled)
-    return Recovered(session_id, "repaired", appended=len(report.appended), unsettled=unsettled)
+    appended = len(events) + (0 if report is None else len(report.appended))
+    return Recovered(
+        session_id,
+        "repaired" if appended or report is not None else "unchanged",
+        appended=appended,
+        unsettled=unsettled,
+        interrupted=execution_of(events),
+    )
+
+
+def execution_of(events: Sequence[Event]) -> str | None:
+    """The execution that these events end."""
+    return next((event.data["execution_id"] for event in events if event.type == "plan/execution"), None)
 
 
 async def reconcile_calls(

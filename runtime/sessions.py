@@ -21,7 +21,7 @@ from .backends.base import BackendRegistry, StopMode
 from .continuation.drafts import settle
 from .continuation.failpoints import Hook, nowhere
 from .continuation.outcomes import outcome_of, stated
-from .continuation.plan import at_once, plan
+from .continuation.plan import at_once, plan, would_park
 from .continuation.revalidation import still_unknown
 from .continuation.safety import SafetyObservation, Unobserved, look, observe
 from .continuation.shapes import Continuation, ContinuationPlan, Diagnostic, Facts
@@ -30,12 +30,19 @@ from .errors import (
     AppError,
     ContinuationParked,
     ForkRefused,
+    HandoffRefused,
     KernelClosed,
     RuntimeFailure,
     SessionBusy,
     SettleRefused,
     describe,
 )
+from .handoff.abandonment import abandon
+from .handoff.copying import refusal
+from .handoff.denials import DenialLookup, has_explicit_sandbox_boundary_denial
+from .handoff.pause import HandoffPause
+from .handoff.request import HandoffRequest
+from .handoff.sameness import CompositionReader, recorded_composition
 from .ids import new_id
 from .interactions import JournalInteractions
 from .journals import FileJournals, OpenSession
@@ -47,7 +54,8 @@ from .lifecycle import Lifecycle, Listener
 from .lingering import lingering
 from .opening import facts_of
 from .permissions import MODES
-from .recovery import Recovered, Tell, reconcile_calls, recover, rerun_calls
+from .plans import SessionPlans, interrupted
+from .recovery import Recovered, Tell, execution_of, reconcile_calls, recover, rerun_calls
 from .tools.base import Tool
 
 if TYPE_CHECKING:
@@ -75,7 +83,8 @@ class SessionManager:
     or a function or class without arguments that gives one. ``permission_timeout``: seconds after which a
     permission that nobody answers is closed. ``on_append`` sees every event before it is written. ``clock`` (Unix ms),
     ``new_id`` and ``deadlines`` are the kernel's. ``places`` are journals that lie elsewhere, by session id, and
-    ``continuation_failpoint`` is for tests (see ``continuation.failpoints``). Raises AppError for what is no app,
+    ``continuation_failpoint`` is for tests (see ``continuation.failpoints``). The last two look up what a continuation
+    inherits of the run that it goes on from; by themselves in the journal. Raises AppError for what is no app,
     SessionNotFound for what is no root.
 
     Whatever starts or changes something raises KernelClosed once the manager was closed, and RuntimeFailure outside of
@@ -96,6 +105,8 @@ class SessionManager:
         keep_open: int = 32,
         continuation_failpoint: Hook = nowhere,
         places: Mapping[str, Path] | None = None,
+        has_explicit_sandbox_boundary_denial: DenialLookup = has_explicit_sandbox_boundary_denial,
+        read_composition: CompositionReader = recorded_composition,
     ) -> None:
         self._app = app = _taken(app)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -127,9 +138,15 @@ class SessionManager:
             observe=self._observe,
             reconcile=self._reconcile,
             rerun=self._rerun,
+            has_explicit_sandbox_boundary_denial=has_explicit_sandbox_boundary_denial,
+            read_composition=read_composition,
             failpoint=continuation_failpoint,
         )
+        #: Proposals, their approval, and what becomes of their execution.
+        self.plans = SessionPlans(append=self._append, read=self.read, new_id=new_id)
         self._failpoint = continuation_failpoint
+        #: Who asks for a handoff, as its pause says: this manager.
+        self._epoch = new_id()
 
     async def __aenter__(self) -> "SessionManager":
         self._ready()
@@ -223,8 +240,11 @@ class SessionManager:
         max_steps: int | None = None,
         quotes: Rows | None = None,
         attachments: Rows | None = None,
+        root: JsonObject | None = None,
     ) -> TurnStream:
         """A new turn with this message; its events, to be iterated. It waits for turns that were sent before it.
+
+        ``root``: what the turn is for, where no person asked for it: ``{"kind": "goal", …}``, as its runs keep it.
 
         The session is opened, and repaired if a crash left something open. See TurnStream for what iterating raises.
         Raises InvalidEvent at once for what is neither a text nor a list of content blocks, and for an id that can be
@@ -247,6 +267,7 @@ class SessionManager:
             max_steps=max_steps,
             quotes=quotes,
             attachments=attachments,
+            root=root,
         )
 
     def stop(
@@ -372,8 +393,8 @@ class SessionManager:
     # ------------------------------------------------------------ recovery
 
     async def recover(self, session_id: str) -> Recovered:
-        """Closes what a crash left open in it, then asks tools that can tell what became of their calls. Does nothing
-        to one that is in order, or that somebody has open.
+        """Closes what a crash left open in it, then asks tools that can tell what became of their calls; a plan that
+        nothing carries out any more is interrupted. Does nothing to one that is in order, or that somebody has open.
 
         What failed is in the result and not raised, so that one bad session keeps no other from being opened.
         """
@@ -398,10 +419,22 @@ class SessionManager:
                 session.asked.clear()
                 unknown = session.journal.state.turns.unknown.values()
                 unsettled = sum(call.recovery == "reconcile" for call in unknown)
+                events = await self.kernel.append(session_id, self._interrupted)
         except JournalError as error:
             return Recovered(session_id, "failed", error=error)
-        found = Recovered(session_id, "unchanged" if status.degraded is None else "repaired", unsettled=unsettled)
+        found = Recovered(
+            session_id,
+            "repaired" if events or status.degraded is not None else "unchanged",
+            appended=len(events),
+            unsettled=unsettled,
+            interrupted=execution_of(events),
+        )
         return await self._reconciled(found, release=False) if unsettled else found
+
+    def _interrupted(self, session: OpenSession) -> Sequence[Draft]:
+        """The end of a plan's execution that nothing carries out, here or in the journal."""
+        busy = self.kernel.status(session.session_id).turns
+        return [] if busy else interrupted(session.journal.state)
 
     async def _reconciled(self, found: Recovered, *, release: bool = True) -> Recovered:
         try:
@@ -420,13 +453,14 @@ class SessionManager:
     async def recover_interrupted_sessions(self) -> Recoveries:
         """``recover`` for every session of the root, one after the other.
 
-        One whose snapshot fits and says that it is in order, and that no tool has to be asked, is not opened.
+        One whose snapshot fits and says that it is in order, that no tool has to be asked and no plan is carried out,
+        is not opened.
         """
         self._ready()
         rows = await _in_thread(self._store.list)
         return [
             Recovered(row["session_id"], "unchanged")
-            if row["verdict"] == "healthy" and row["unsettled"] == 0
+            if row["verdict"] == "healthy" and row["unsettled"] == 0 and not row.get("active_plan")
             else await self.recover(row["session_id"])
             for row in rows
         ]
@@ -503,7 +537,7 @@ class SessionManager:
                 f"({', '.join(given.rejection_reasons)}); its diagnostics say what to do, then plan again",
                 rejection_reasons=given.rejection_reasons,
             )
-        if not self._app.safe_boundary_resume_enabled:
+        if continuation.purpose == "resume" and not self._app.safe_boundary_resume_enabled:
             raise ContinuationParked(
                 f"this app continues no runs, so nothing of session {continuation.session_id} was claimed; set "
                 "safe_boundary_resume_enabled",
@@ -524,6 +558,102 @@ class SessionManager:
             return settle(session.journal.state, claim_id)
 
         return await self.kernel.append(session_id, settled)
+
+    # ------------------------------------------------------------ handoffs
+
+    async def hand_over(
+        self, session_id: str, *, timeout: float | None = None, host_epoch: str | None = None
+    ) -> JsonObject:
+        """Pauses what runs in the session at its next step boundary, for a successor to finish the turn: here or in
+        another process, by a plan of purpose ``handoff``. Durable when this returns the data of the handoff/pause.
+
+        The run's stream ends then without ``complete``. ``timeout``: seconds to wait for the boundary. ``host_epoch``:
+        who asks, by itself this manager. Raises HandoffRefused: ``run_unknown``, ``run_over``, ``handoff_pending``,
+        ``not_reached``, ``composition_missing``, ``would_park``; then the run goes on. And JournalError.
+        """
+        self._ready()
+        run_id, opened = self.kernel.running(session_id), self.kernel.opened(session_id)
+        turn = None if run_id is None or opened is None else opened.journal.state.turns.by_run(run_id)
+        if run_id is None or turn is None:
+            raise HandoffRefused(
+                f"nothing runs in session {session_id} here that could be handed over", code="run_unknown"
+            )
+        handoff_id, successor, invocation, claim_id = (self._new_id() for _ in range(4))
+        pause = HandoffPause(
+            handoff_id=handoff_id,
+            host_epoch=self._epoch if host_epoch is None else host_epoch,
+            root_run_id=next(iter(turn.run_ids)),
+            successor_run_id=successor,
+            successor_invocation_id=invocation,
+            claim_id=claim_id,
+        )
+        request = self.kernel.request_run_handoff(session_id, run_id, pause)
+        if request is None:
+            raise HandoffRefused(f"run {run_id} of session {session_id} is over", code="run_over")
+        try:
+            await asyncio.wait({request.ready}, timeout=timeout)
+            if not request.ready.done():
+                raise HandoffRefused(
+                    f"run {run_id} of session {session_id} came to no step boundary within {timeout:g} s, and goes on; "
+                    "try again with more time",
+                    code="not_reached",
+                )
+            await self._commit(session_id, run_id, request)
+            if not await asyncio.shield(request.sealed):
+                raise _ended_otherwise(session_id, run_id)
+        finally:
+            request.cancel()
+        return pause.draft(run_id=run_id, turn_id=turn.turn_id, remaining_steps=request.remaining_steps).data
+
+    async def _commit(self, session_id: str, run_id: str, request: HandoffRequest) -> None:
+        """Only where a successor could go on from there."""
+        if not request.ready.result():
+            raise _ended_otherwise(session_id, run_id)
+        draft = request.preview()
+        conversation, opened = await self.kernel.conversation(session_id), self.kernel.opened(session_id)
+        if opened is None:
+            raise _ended_otherwise(session_id, run_id)
+        try:
+            observation: SafetyObservation | Unobserved = await self._observe(session_id, opened.journal.state)
+        except Unobserved as error:
+            observation = error
+        facts = Facts(session_id, opened.journal.state, conversation)
+        if found := would_park(facts, draft, observation):
+            said = " ".join(each.message for each in found)
+            raise HandoffRefused(
+                f"no successor could finish what run {run_id} of session {session_id} does, so it goes on: {said}",
+                code="would_park",
+            )
+        if not request.commit():
+            raise _ended_otherwise(session_id, run_id)
+
+    async def abandon_handoff(self, session_id: str, handoff_id: str, reason: str | None = None) -> "Events":
+        """Gives up a handoff whose successor has not started: its turn has failed, and new messages are taken again.
+
+        ``reason`` is said in the turn's end. Returns what was appended, durably. Raises SettleRefused, SessionBusy
+        while something runs in the session here, JournalError.
+        """
+        self._ready()
+
+        def abandoned(session: OpenSession) -> Sequence[Draft]:
+            self.kernel.refuse_busy(session_id)
+            return abandon(session.journal.state, handoff_id, reason)
+
+        return await self.kernel.append(session_id, abandoned)
+
+    async def copy_turns(self, session_id: str, turn_ids: Iterable[str]) -> str:
+        """Copies turns into a new session under new ids. No version does so yet: fork the session, which keeps them.
+
+        Raises CopyRefused before there is a new session: for turns with a claim, a start or a pause, whose ids cannot
+        be rewritten (``branch_runtime_fact_rewrite_unsupported``), for others too (``copy_not_offered``).
+        """
+        self._ready()
+        turns, opened = tuple(turn_ids), self.kernel.opened(session_id)
+        if opened is not None:
+            raise refusal(opened.journal.state, turns)
+        path = self._store.path(session_id)
+        facts = await _in_thread(lambda: facts_of(path, repaired=True))
+        raise refusal(facts.state, turns)
 
     async def settle_call(self, session_id: str, call_id: str, *, ok: bool, text: str | None = None) -> "Events":
         """States what a call of unknown outcome came to, by a person's word; ``call_id`` may be its operation_id too.
@@ -639,6 +769,10 @@ class SessionManager:
                 "manager for each loop, in it"
             )
 
+    async def _append(self, session_id: str, decide: Callable[[OpenSession], Sequence[Draft]]) -> "Events":
+        self._ready()
+        return await self.kernel.append(session_id, decide)
+
     def _opened(self, session_id: str) -> OpenSession | None:
         return self.kernel.opened(session_id)
 
@@ -715,6 +849,13 @@ class SessionManager:
 
 
 _OPENS: Final = frozenset({"turn/start", "continuation/start"})
+
+
+def _ended_otherwise(session_id: str, run_id: str) -> HandoffRefused:
+    return HandoffRefused(
+        f"run {run_id} of session {session_id} ended before it was handed over; nothing waits for a successor",
+        code="run_over",
+    )
 
 
 def _taken(app: object) -> App:

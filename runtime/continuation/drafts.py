@@ -21,11 +21,23 @@ _UNKNOWN_START: Final = (
 )
 #: Why there is nothing to settle about a claim.
 _UNSETTLED: Final[dict[ClaimState, str]] = {
-    "reserved": "waits for its successor to start; resume that, or give the handoff up",
+    "reserved": "waits for its successor to start; resume that, or give the handoff up (`--handoff ID`)",
     "repair_required": "was cut off at a known place; repair the session instead (`maka journal repair` does)",
     "started_indeterminate": "has a run of which another claim is the owner; look with `maka journal inspect`",
     "settled": "has a run that is over: there is nothing to settle",
 }
+
+
+def protocol(continuation: Continuation, facts: Facts, *, now: int) -> list[Draft]:
+    """Claim, run and start of what was planned, as far as they are not in the journal: a successor's claim, and its
+    run, may be there from a resume that was cut off. Each has to be durable before the next is written.
+    """
+    held = facts.state.continuations.claims.get(continuation.claim_id)
+    if held is None:
+        fresh = claim(continuation, facts, claimed_at=now)
+        return [fresh, created(fresh), start(fresh)]
+    there = facts.state.runs.known(held.target_run_id)
+    return [start(held)] if there else [created(held), start(held)]
 
 
 def claim(continuation: Continuation, facts: Facts, *, claimed_at: int) -> Draft:

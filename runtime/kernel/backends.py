@@ -5,9 +5,10 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Final
 
-from ...journal.errors import JournalError
+from ...journal.errors import InvalidEvent, JournalError
 from ...journal.events import Draft, JsonObject
 from ..backends.base import Backend, BackendContext, unsuited
+from ..composition import RunComposition
 from ..errors import BackendTimeout, RuntimeFailure, describe
 from ..tasks import failure_of, foreign
 from .entries import Entries
@@ -63,6 +64,7 @@ class Backends:
                 new_id=self._parts.new_id,
                 now=self._parts.now,
                 tools=self._parts.tools,
+                record_run_composition=partial(self._record, entry),
             )
             backend = await self._made(name, context)
             self._generations += 1
@@ -105,6 +107,17 @@ class Backends:
             "backend_failed", context.session_id, backend=name, error=failure, defect=failure.__cause__ is not None
         )
         raise failure
+
+    async def _record(self, entry: Entry, run_id: str, composition: RunComposition) -> None:
+        run = entry.current
+        if run is None or run.identity.run_id != run_id or run.ledger is None or run.ledger.sealed:
+            raise InvalidEvent(
+                f"run {run_id} of session {entry.session_id} does not run here, so nothing is recorded of what it is "
+                "made of; record it while it runs",
+                type="run/composition",
+                key="run_id",
+            )
+        await run.handing.record(composition, self._parts.failpoint)
 
     def retire(self, entry: Entry) -> None:
         """A backend that is not used any more makes room for the next."""

@@ -185,6 +185,7 @@ class Course:
         drafts = run.opening.first(session, conversation, self._parts.now())
         if run.opening.boundary_digest is None:
             drafts = [*_settle_first(session), *drafts]
+        open_turn = session.journal.state.turns.open.get(identity.turn_id)
         run.ledger = Ledger(
             session.journal,
             session.observe,
@@ -194,6 +195,8 @@ class Course:
             new_id=self._parts.new_id,
             now=self._parts.now,
             live_text=self._parts.live_text,
+            # A successor's steps go on where its turn stands.
+            step=0 if open_turn is None else open_turn.step,
         )
         run.session = session
         # From here on a stop waits for the start: it comes too late to cancel it.
@@ -252,8 +255,11 @@ class Course:
         """What comes between the start and the backend. A stop cuts it off."""
         assert run.session is not None
         assert run.ledger is not None
+        generation = run.generation
+        assert generation is not None
         preparing = self._parts.spawn(
-            run.opening.ready(run.session, run.ledger, self._parts.activation), f"prepare run {run.identity.run_id}"
+            run.opening.ready(run.session, run.ledger, generation.backend, self._parts.activation),
+            f"prepare run {run.identity.run_id}",
         )
         preparing.add_done_callback(seen)
         stopped = self._parts.spawn(run.entry.until(lambda: run.claimant is not None), "wait for a stop")
@@ -290,7 +296,9 @@ class Course:
             raise Misbehaved("backend_error", f"{text}; make it an async generator")
         try:
             await self._read(run, stream)
-            if run.claimant is None:
+            if run.handing.paused:
+                await self._parts.failpoint("before_handoff_pause")
+            if not run.handing.concluded():
                 raise missing()
         except _Over:
             pass
@@ -329,11 +337,7 @@ class Course:
         assert session.conversation is not None
         steering: dict[str, Any] = {}
         if messages is not None:
-            steering = {
-                "pull_steering": messages.pull,
-                "ack_steering": messages.ack,
-                "nack_steering": messages.nack,
-            }
+            steering = run.handing.steering(messages.pull, messages.ack, messages.nack)
         return SendInput(
             session_id=identity.session_id,
             turn_id=identity.turn_id,
@@ -342,6 +346,7 @@ class Course:
             conversation=session.conversation,
             interactions=run.asking,
             max_steps=run.opening.max_steps,
+            handoff_boundary=run.handing.boundary,
             **run.opening.given(),
             **steering,
         )
@@ -469,7 +474,10 @@ class Course:
             await entry.until(lambda: run.ended or entry.attempt is None or entry.attempt.run is not run)
         try:
             await run.end()
-            await run.opening.reached("after_terminal_event_committed")
+            if run.claimant == "handoff":
+                await self._parts.failpoint("after_handoff_pause_committed")
+            else:
+                await run.opening.reached("after_terminal_event_committed")
         except JournalError:
             pass  # it is among the run's failures
         await run.responded()
@@ -480,7 +488,7 @@ class Course:
         if ledger.progress.cleanup and not has_left(run.identity.run_id):
             # A backend of somebody's own has said so, and nobody can tell how long that goes on.
             leave_behind(run.identity.run_id)
-        if not run.lost:
+        if not run.lost and run.claimant != "handoff":
             ledger.progress.cleanup += [describe(failure, typed=True) for failure in run.failures]
             try:
                 if not run.settled:
@@ -491,12 +499,21 @@ class Course:
             except JournalError as error:
                 self.degrade(run, error)
                 failures = combine("settling the run failed too", [failures, error])
-        self._parts.say(run, "run_ended", reason=None if run.reason is None else run.reason["kind"], error=failures)
+        self._said_over(run, failures)
         generation.leave()
         leave(run)
         run.exit(failures)
         self._backends.retire(entry)
         self._idle.tidy(entry)
+
+    def _said_over(self, run: Run, failures: BaseException | None) -> None:
+        pause = run.handing.pause
+        if pause is None or run.lost:
+            reason = None if run.reason is None else run.reason["kind"]
+            self._parts.say(run, "run_ended", reason=reason, error=failures)
+        else:
+            ids = {key: pause[key] for key in ("handoff_id", "successor_run_id")}
+            self._parts.say(run, "run_handed_off", **ids, error=failures)
 
     def cut_off(self, run: Run) -> None:
         """The kernel has closed, and the run is not over: those who wait for it must not wait for ever."""

@@ -3,19 +3,25 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Final, get_args
 
 import attrs
 
-from ...journal.errors import JournalConflict, JournalError, JournalWriteError
+from ...journal.errors import InvalidEvent, JournalConflict, JournalError, JournalWriteError
 from ...journal.events import Blocks, Draft, Event, JsonObject
 from ...journal.writer import wall_ms
+from ...repair.closers import abandonment
 from ..backends.base import BackendRegistry, StopMode, StopReason
 from ..continuation.failpoints import Hook, nowhere
 from ..continuation.safety import Observe
 from ..continuation.shapes import Continuation
 from ..conversation import Conversation
 from ..errors import KernelClosed, RuntimeFailure, RuntimeInteractionInvariantError, SessionBusy, TurnCancelled
+from ..handoff.denials import DenialLookup, has_explicit_sandbox_boundary_denial
+from ..handoff.pause import HandoffPause
+from ..handoff.request import HandoffRequest
+from ..handoff.sameness import CompositionReader, recorded_composition
 from ..ids import check_id, new_id
 from ..journals import Journals, OpenSession
 from ..lifecycle import Lifecycle, Listener
@@ -80,7 +86,9 @@ class RuntimeKernel:
 
     ``observe`` looks at a session's workspace; what it sees goes into the header of each run, and without it nothing is
     continued. ``reconcile`` finds out about calls whose outcome is unknown before a turn, ``rerun`` executes such calls
-    again where a continuation says so. ``failpoint`` is awaited at the places of ``continuation.failpoints``.
+    again where a continuation says so. ``has_explicit_sandbox_boundary_denial`` and ``read_composition`` look up what a
+    continuation inherits of its source; by themselves in the journal. ``failpoint`` is awaited at the places of
+    ``continuation.failpoints``.
     """
 
     def __init__(
@@ -101,6 +109,8 @@ class RuntimeKernel:
         observe: Observe | None = None,
         reconcile: Reconcile = no_reconcilers,
         rerun: Rerun = no_rerun,
+        has_explicit_sandbox_boundary_denial: DenialLookup = has_explicit_sandbox_boundary_denial,
+        read_composition: CompositionReader = recorded_composition,
         failpoint: Hook = nowhere,
     ) -> None:
         self.lifecycle = lifecycle or Lifecycle()
@@ -119,6 +129,8 @@ class RuntimeKernel:
             observe=observe,
             reconcile=reconcile,
             rerun=rerun,
+            has_denial=has_explicit_sandbox_boundary_denial,
+            read_composition=read_composition,
             failpoint=failpoint,
         )
         self._entries = Entries(self._parts)
@@ -142,9 +154,13 @@ class RuntimeKernel:
         max_steps: int | None = None,
         quotes: list[JsonObject] | None = None,
         attachments: list[JsonObject] | None = None,
+        root: JsonObject | None = None,
     ) -> TurnStream:
         """A turn that begins with the first event that is asked for. See TurnStream for what it raises. Raises
         InvalidEvent at once for an id that can be none.
+
+        ``root`` says what the turn is for, as its run's header keeps it: ``{"kind": "user"}`` by itself, or another
+        kind with what the program adds; whoever finishes the turn has the same.
 
         Turns of one session run one after the other, in the order in which they were begun.
         """
@@ -166,6 +182,7 @@ class RuntimeKernel:
             max_steps=max_steps,
             quotes=quotes,
             attachments=attachments,
+            root=_root(root),
             observe=self._parts.observe,
         )
         return self._stream(identity, invocation_id, opening)
@@ -180,7 +197,12 @@ class RuntimeKernel:
             raise RuntimeFailure("this kernel observes no workspace, so it continues no run; give it `observe`")
         identity = RunIdentity(continuation.session_id, continuation.turn_id, continuation.run_id)
         opening = FromBoundary(
-            continuation, observe=self._parts.observe, rerun=self._parts.rerun, failpoint=self._parts.failpoint
+            continuation,
+            observe=self._parts.observe,
+            rerun=self._parts.rerun,
+            has_denial=self._parts.has_denial,
+            read_composition=self._parts.read_composition,
+            failpoint=self._parts.failpoint,
         )
         return self._stream(identity, continuation.invocation_id, opening)
 
@@ -198,6 +220,20 @@ class RuntimeKernel:
         )
         return TurnStream(run, self._claim, self._abandon)
 
+    def request_run_handoff(
+        self, session_id: str, run_id: str, pause: HandoffPause, signal: asyncio.Event | None = None
+    ) -> HandoffRequest | None:
+        """Asks a run to pause at its next step boundary, for a successor to finish its turn; None where that run does
+        not run here, or nothing is continued here (without ``observe``). ``signal``, once set, cancels the request.
+
+        Raises HandoffRefused: ``run_over``, ``handoff_pending``, ``pause_invalid``.
+        """
+        entry = self._entries.find(session_id)
+        run = None if entry is None else entry.current
+        if run is None or run.identity.run_id != run_id or self._parts.observe is None:
+            return None
+        return run.handing.ask(pause, signal)
+
     def stop_session(
         self,
         session_id: str,
@@ -209,6 +245,9 @@ class RuntimeKernel:
     ) -> "asyncio.Future[None]":
         """Stops what runs in the session and cancels what has not begun. Takes effect at once; the future ends when the
         turn's end is durable, and raises what failed, to everybody who asked the same error.
+
+        A turn that was handed over and waits for its successor, in a session that is open here, is ended too: the
+        successor will never run.
 
         ``immediate`` while ``after_step`` is in flight escalates it. Where nothing runs here (the session is idle, runs
         in another process, or is not there) nothing happens, and the future is done. Raises ValueError for a ``mode``
@@ -223,7 +262,19 @@ class RuntimeKernel:
             raise TypeError("source and stop_id of a stop must be texts: they go into the journal")
         if stop_id is not None:
             check_id("stop_id", stop_id)
-        source = named(source)
+        return self._stop(session_id, named(source), mode, reason, stop_id or self._parts.new_id())
+
+    def _stop(
+        self,
+        session_id: str,
+        source: str,
+        mode: StopMode,
+        reason: StopReason,
+        stop_id: str,
+        *,
+        handed_over: bool = True,
+    ) -> "asyncio.Future[None]":
+        """``handed_over``: a turn that waits for its successor is ended too."""
         entry = self._entries.find(session_id)
         if entry is None:
             return self._done(None)
@@ -232,12 +283,18 @@ class RuntimeKernel:
         attempt = entry.attempt
         if attempt is not None:
             if mode == "immediate":
-                attempt.escalate(source, stop_id or self._parts.new_id())
+                attempt.escalate(source, stop_id)
             return _joined(attempt.future)
-        if entry.current is None:
-            generation = entry.generation
-            return self._done(None if generation is None else generation.failure)
-        return _joined(self._attempt(entry.current, source, mode, reason, stop_id).future)
+        if entry.current is not None:
+            attempt = self._attempt(entry.current, source, mode, reason, stop_id, handed_over=handed_over)
+            return _joined(attempt.future)
+        session = self._entries.usable(session_id)
+        if handed_over and session is not None and session.journal.state.continuations.pausing:
+            giving_up = self._parts.spawn(self._give_up(session_id, source, stop_id), "give a handoff up")
+            giving_up.add_done_callback(seen)
+            return _joined(giving_up)
+        generation = entry.generation
+        return self._done(None if generation is None else generation.failure)
 
     async def respond_to_user_question(self, session_id: str, response: JsonObject) -> None:
         """Hands a response to the session's backend as it is, for backends that show questions by themselves.
@@ -412,7 +469,13 @@ class RuntimeKernel:
             raise
 
     async def _close(self, source: str) -> None:
-        stops = [self.stop_session(entry.session_id, source=source) for entry in self._entries]
+        # What was handed over is another process's to finish.
+        stops = [
+            self._stop(
+                entry.session_id, named(source), "immediate", "user_stop", self._parts.new_id(), handed_over=False
+            )
+            for entry in self._entries
+        ]
         failures = [failure for failure in await asyncio.gather(*stops, return_exceptions=True) if failure is not None]
         exits = [self._parts.spawn(entry.until(entry.is_unused), "exit") for entry in self._entries]
         if exits:
@@ -475,15 +538,26 @@ class RuntimeKernel:
 
     # ------------------------------------------------------------ stops
 
-    def _attempt(self, run: Run, source: str, mode: StopMode, reason: StopReason, stop_id: str | None) -> StopAttempt:
+    def _attempt(
+        self,
+        run: Run,
+        source: str,
+        mode: StopMode,
+        reason: StopReason,
+        stop_id: str,
+        *,
+        handed_over: bool = True,
+    ) -> StopAttempt:
+        session_id = run.identity.session_id
         attempt = run.entry.attempt = StopAttempt(
             run,
             source=source,
             mode=mode,
             reason=reason,
-            stop_id=stop_id or self._parts.new_id(),
+            stop_id=stop_id,
             deadlines=self._parts.deadlines,
             spawn=self._parts.spawn,
+            give_up=partial(self._give_up, session_id) if handed_over else None,
         )
         self._parts.say(run, "stop_requested", source=source, mode=mode)
         run.entry.changed()
@@ -491,6 +565,21 @@ class RuntimeKernel:
         # One that is cancelled before it has begun does nothing of it.
         carrying.add_done_callback(lambda _: self._settle(attempt, asyncio.CancelledError()))
         return attempt
+
+    async def _give_up(self, session_id: str, source: str, stop_id: str) -> None:
+        """Ends a turn that waits for its successor, as stopped. Raises JournalError."""
+
+        def stopped(session: OpenSession) -> Sequence[Draft]:
+            state = session.journal.state
+            handoff = next(iter(state.continuations.pending()), None)
+            if handoff is None or self.running(session_id) is not None:
+                return []
+            turn_id = handoff.data["turn_id"]
+            said = {"stop_id": stop_id, "turn_id": turn_id, "source": source, "mode": "immediate"}
+            reason = {"kind": "aborted", "source": source}
+            return [Draft("turn/stop_requested", said), *abandonment(state, handoff.handoff_id, reason)]
+
+        await self.append(session_id, stopped)
 
     async def _carry_out(self, attempt: StopAttempt) -> None:
         run = attempt.run
@@ -537,7 +626,7 @@ class RuntimeKernel:
         if not run.exited and run.claimant != "event":
             attempt = entry.attempt
             if attempt is None and run.claimant is None:
-                attempt = self._attempt(run, "abandoned", "immediate", "user_stop", None)
+                attempt = self._attempt(run, "abandoned", "immediate", "user_stop", self._parts.new_id())
             if attempt is not None and attempt.run is run:
                 await _joined(attempt.future)
         await entry.until(lambda: run.exited or entry.quarantine() is not None)
@@ -566,6 +655,13 @@ class RuntimeKernel:
             future.set_exception(failure)
             future.exception()
         return future
+
+
+def _root(root: object) -> JsonObject | None:
+    """Raises InvalidEvent for what no run can be for."""
+    if root is None or (isinstance(root, dict) and isinstance(root.get("kind"), str) and root["kind"]):
+        return root
+    raise InvalidEvent("root must be an object with a text as its `kind`", type="turn/start", key="run.root")
 
 
 def _joined(future: "asyncio.Future[None]") -> "asyncio.Future[None]":

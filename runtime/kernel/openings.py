@@ -1,18 +1,21 @@
 """What a run begins with: a person's message, or the continuation of an earlier run. No I/O of its own."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ...journal.errors import JournalError
 from ...journal.events import Blocks, Draft, JsonObject
-from ..backends.base import ContinuedFrom, text_of
+from ..backends.base import Backend, ContinuedFrom, text_of
+from ..composition import RunComposition
 from ..continuation import drafts
 from ..continuation.failpoints import Failpoint, Hook
 from ..continuation.revalidation import recheck_safety, revalidate
 from ..continuation.safety import Observe, SafetyObservation, Unobserved
 from ..continuation.shapes import Continuation, Facts
 from ..conversation import Conversation
-from ..errors import ContinuationRevalidationError, RuntimeFailure
+from ..errors import ContinuationRevalidationError, RuntimeFailure, describe
+from ..handoff.denials import DenialLookup, identities_of
+from ..handoff.sameness import CompositionReader, of_source, prepared
 from ..journals import OpenSession
 from ..ledger import Ledger
 from ..lifecycle import log
@@ -24,6 +27,12 @@ from .authority import RunIdentity
 Rerun = Callable[[OpenSession, Continuation, Tell], Awaitable[None]]
 #: Awaits an operation inside of what a host has to hold meanwhile.
 Within = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
+#: Behind which place of the protocol an event leads.
+_BEHIND: Final[dict[str, Failpoint]] = {
+    "continuation/claim": "after_continuation_claim_committed",
+    "run/created": "after_run_created",
+    "continuation/start": "after_continuation_start_committed",
+}
 
 
 class Opening(Protocol):
@@ -51,7 +60,7 @@ class Opening(Protocol):
         """Behind the first batch, once that is durable: up to where the turn stands open. Raises JournalError."""
         ...
 
-    async def ready(self, session: OpenSession, ledger: Ledger, within: Within) -> None:
+    async def ready(self, session: OpenSession, ledger: Ledger, backend: Backend, within: Within) -> None:
         """The turn stands open: what comes before the backend is called. Cancelled by a stop. Raises what fails."""
         ...
 
@@ -77,9 +86,11 @@ class FromMessage:
         max_steps: int | None,
         quotes: list[JsonObject] | None,
         attachments: list[JsonObject] | None,
+        root: JsonObject | None,
         observe: Observe | None,
     ) -> None:
         self.max_steps = max_steps
+        self._root = root
         self._identity = identity
         self._invocation_id = invocation_id
         self._message_id = message_id
@@ -117,6 +128,7 @@ class FromMessage:
             content=self._content,
             created_at=now,
             max_steps=self.max_steps,
+            root=self._root,
             workspace_identity=self._workspace,
             quotes=self._quotes,
             attachments=self._attachments,
@@ -125,7 +137,7 @@ class FromMessage:
     async def follow(self, ledger: Ledger) -> None:
         pass
 
-    async def ready(self, session: OpenSession, ledger: Ledger, within: Within) -> None:
+    async def ready(self, session: OpenSession, ledger: Ledger, backend: Backend, within: Within) -> None:
         pass
 
     async def reached(self, point: Failpoint) -> None:
@@ -139,41 +151,61 @@ class FromBoundary:
     """A run that goes on from the boundary of an earlier one, with no new message. Implements Opening.
 
     Claim, run and start are durable one after the other, each before the next is written: a crash in between leaves a
-    prefix that a repair closes, and of a start that is on disk nobody knows whether the provider was called.
+    prefix that a repair closes, and of a start that is on disk nobody knows whether the provider was called. A
+    successor whose claim or run is there already, from a resume that was cut off, begins with what is missing.
     """
 
-    def __init__(self, continuation: Continuation, *, observe: Observe, rerun: Rerun, failpoint: Hook) -> None:
+    def __init__(
+        self,
+        continuation: Continuation,
+        *,
+        observe: Observe,
+        rerun: Rerun,
+        has_denial: DenialLookup,
+        read_composition: CompositionReader,
+        failpoint: Hook,
+    ) -> None:
         self.boundary_digest = continuation.boundary_digest
         self.max_steps = continuation.max_steps
         self._continuation = continuation
         self._observe = observe
         self._rerun = rerun
+        self._has_denial = has_denial
+        self._read_composition = read_composition
         self._failpoint = failpoint
         self._observation: SafetyObservation | Unobserved | None = None
-        self._claim: Draft | None = None
+        self._denied = False
+        #: What the source is made of, for a successor.
+        self._source: RunComposition | None = None
+        self._head_anchor: JsonObject | None = None
+        #: Claim, run, start, as far as they are not there.
+        self._drafts: list[Draft] = []
 
     async def look(self, session: OpenSession) -> None:
         self._observation = await self._observed(session)
+        self._denied = await self._look_for_denials(session)
+        if self._handoff:
+            recorded = await self._read_composition(session, self._continuation.source["run_id"])
+            self._source = of_source(self._continuation, recorded)
         await self._failpoint("before_continuation_claim")
 
     def first(self, session: OpenSession, conversation: Conversation, now: int) -> list[Draft]:
         assert self._observation is not None
         facts = Facts(session.session_id, session.journal.state, conversation)
         revalidate(self._continuation, facts, self._observation)
-        self._claim = drafts.claim(self._continuation, facts, claimed_at=now)
-        return [self._claim]
+        if self._handoff:
+            self._head_anchor = conversation.head_anchor(self._continuation.turn_id)
+        self._drafts = drafts.protocol(self._continuation, facts, now=now)
+        return self._drafts[:1]
 
     async def follow(self, ledger: Ledger) -> None:
-        assert self._claim is not None
-        await self._failpoint("after_continuation_claim_committed")
-        ledger.begin([drafts.created(self._claim)])
-        await ledger.barrier()
-        await self._failpoint("after_run_created")
-        ledger.begin([drafts.start(self._claim)])
-        await ledger.barrier()
-        await self._failpoint("after_continuation_start_committed")
+        for place, draft in enumerate(self._drafts):
+            if place:
+                ledger.begin([draft])
+                await ledger.barrier()
+            await self._failpoint(_BEHIND[draft.type])
 
-    async def ready(self, session: OpenSession, ledger: Ledger, within: Within) -> None:
+    async def ready(self, session: OpenSession, ledger: Ledger, backend: Backend, within: Within) -> None:
         await self._look_again(session, within)
         if self._continuation.rerun:
 
@@ -184,6 +216,8 @@ class FromBoundary:
             await self._rerun(session, self._continuation, tell)
             # They may have taken their time, and have effects.
             await self._look_again(session, within)
+        if self._source is not None:
+            await prepared(self._continuation, self._source, backend, session, self._read_composition)
         await self._failpoint("before_backend_dispatch")
 
     async def _look_again(self, session: OpenSession, within: Within) -> None:
@@ -209,10 +243,28 @@ class FromBoundary:
         continuation = self._continuation
         continued = ContinuedFrom(
             source=continuation.source,
-            sandbox_boundary_denied=continuation.sandbox_boundary_denied,
+            sandbox_boundary_denied=self._denied,
             composition=continuation.composition,
         )
-        return {"text": "", "content": [], "continuation": continued}
+        return {"text": "", "content": [], "continuation": continued, "head_anchor": self._head_anchor}
+
+    @property
+    def _handoff(self) -> bool:
+        return self._continuation.purpose == "handoff"
+
+    async def _look_for_denials(self, session: OpenSession) -> bool:
+        """Raises ContinuationRevalidationError: where nobody can tell, nothing is claimed."""
+        try:
+            return await self._has_denial(session, identities_of(self._continuation.boundary))
+        except (ContinuationRevalidationError, JournalError):
+            raise
+        except Exception as error:
+            raise ContinuationRevalidationError(
+                f"whether a person has denied run {self._continuation.source['run_id']} of session "
+                f"{session.session_id} a sandbox boundary could not be looked up ({describe(error, typed=True)}), so "
+                "nothing was claimed; mend what looks it up, and resume again",
+                code="sandbox_denial_unknown",
+            ) from error
 
     async def _observed(self, session: OpenSession) -> SafetyObservation | Unobserved:
         try:

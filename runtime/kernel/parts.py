@@ -8,6 +8,8 @@ import attrs
 from ..backends.base import BackendRegistry
 from ..continuation.failpoints import Hook
 from ..continuation.safety import Observe
+from ..handoff.denials import DenialLookup
+from ..handoff.sameness import CompositionReader
 from ..journals import Journals, OpenSession
 from ..lifecycle import Lifecycle
 from ..tasks import Tasks
@@ -47,6 +49,8 @@ class Parts:
     observe: Observe | None
     reconcile: Reconcile
     rerun: Rerun
+    has_denial: DenialLookup
+    read_composition: CompositionReader
     failpoint: Hook
     tasks: Tasks = attrs.Factory(Tasks)
 

@@ -16,10 +16,11 @@ from .authority import ClosureReason, InteractionOwner, MessageOwner, RunIdentit
 from .delivery import Delivery
 from .entry import Entry
 from .generations import Deadlines, Generation, Spawn
+from .handing import Handing
 from .openings import Opening, unopened
 from .reasons import failed
 
-Claimant = Literal["event", "stop"]
+Claimant = Literal["event", "stop", "handoff"]
 Responder = Callable[[JsonObject], Awaitable[Any]]
 #: So often the turn's end is written where all tasks of the loop are cancelled, that one among them.
 _TRIES: Final = 2
@@ -34,7 +35,8 @@ class Run:
 
     ``begun``: its first batch was handed to the writer; before that it can be cancelled and leaves nothing.
     ``started``: its begin succeeded (or failed, then it holds that error). ``sent``: the backend was entered.
-    ``claimant`` and ``reason``: who decided how the turn ends, and how. ``ended``: the turn's end was tried.
+    ``claimant`` and ``reason``: who decided how the turn ends, and how; a run that is handed over has no reason.
+    ``ended``: the turn's end was tried, or the pause in its place.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Run:
         self.owner: InteractionOwner | None = None
         self.messages: MessageOwner | None = None
         self.asking = RunInteractions(self, new_id)
+        self.handing = Handing(self)
         self.begun = False
         #: The begin of it is durable, and was made so by this process: its backend may be called, once.
         self.permitted = False
@@ -93,7 +96,7 @@ class Run:
         self.started.add_done_callback(seen)
         self.pump: asyncio.Task[None] | None = None
         self._deadlines = deadlines
-        self._spawn = spawn
+        self.spawn = self._spawn = spawn
         self._overdue = overdue
         self._degrade = degrade
         self._watch: asyncio.TimerHandle | None = None
@@ -103,12 +106,13 @@ class Run:
 
     @property
     def opened(self) -> bool:
-        """Its turn stands open in the journal, on the disk or on the way there, and can be ended."""
-        return self.session is not None and self.identity.turn_id in self.session.journal.state.turns.open
+        """Its turn stands open in the journal, on the disk or on the way there, and can be ended by this run."""
+        turn = None if self.session is None else self.session.journal.state.turns.open.get(self.identity.turn_id)
+        return turn is not None and self.identity.run_id in turn.run_ids
 
     # ------------------------------------------------------------ the terminal fact
 
-    def claim_terminal(self, claimant: Claimant, reason: JsonObject) -> bool:
+    def claim_terminal(self, claimant: Claimant, reason: JsonObject | None) -> bool:
         """The first claim decides how the turn ends."""
         if self.claimant is not None:
             return False
@@ -158,7 +162,8 @@ class Run:
         return "turn_stopped" if self.claimant == "stop" else "turn_terminal"
 
     async def end(self) -> None:
-        """Writes the turn's end and makes it durable, once, for whoever asks. Raises JournalError.
+        """Writes the turn's end and makes it durable, or the pause that was written in its place, once, for whoever
+        asks. Raises JournalError.
 
         How the turn ends was claimed before. The interactions are closed first; where that fails the end is written
         all the same.
@@ -202,6 +207,7 @@ class Run:
         for handle in (self._watch, self._tell_handle):
             if handle is not None:
                 handle.cancel()
+        self.handing.over(error)
         self.delivery.close(error)
 
     def tell_at(self, handle: asyncio.TimerHandle) -> None:
@@ -266,6 +272,10 @@ class Run:
         session, ledger = self.session, self.ledger
         assert session is not None
         assert ledger is not None
+        if self.claimant == "handoff":
+            await ledger.barrier()
+            self.handing.over(None)
+            return
         assert self.reason is not None
         if not self.opened and not ledger.sealed:
             raise unopened(self.identity.session_id, self.identity.run_id)

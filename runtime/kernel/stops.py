@@ -1,6 +1,7 @@
 """One attempt to stop a run, shared by all who ask: backend and interactions side by side, then the turn's end."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -28,6 +29,7 @@ class StopAttempt:
         stop_id: str,
         deadlines: Deadlines,
         spawn: Spawn,
+        give_up: "Callable[[str, str], Awaitable[None]] | None",
     ) -> None:
         self.run = run
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -38,6 +40,8 @@ class StopAttempt:
         self._escalated = asyncio.Event()
         self._deadlines = deadlines
         self._spawn = spawn
+        #: Ends a turn that was handed over before the stop came; None: the handoff stands.
+        self._give_up = give_up
         #: Requests to stop that are not in the journal yet: id, source, mode.
         self._unnoted: list[tuple[str, str, StopMode]] = [(stop_id, source, mode)]
         self._beside: list[asyncio.Task[Any]] = []
@@ -52,6 +56,8 @@ class StopAttempt:
     async def carry_out(self) -> BaseException | None:
         """What failed, as everybody is told; the turn has its end, if the journal took it."""
         run = self.run
+        if run.claimant == "handoff":
+            return await self._handed_over()
         try:
             await asyncio.shield(run.started)
         except asyncio.CancelledError:
@@ -79,6 +85,18 @@ class StopAttempt:
         failures += [failure for failure in run.failures if failure not in failures]
         failures += [failure_of(task) for task in await self._settled()]
         return combine(f"stopping run {run.identity.run_id} failed in several ways", failures)
+
+    async def _handed_over(self) -> BaseException | None:
+        """The run was sealed before the stop came: the turn is ended for the successor, which never runs."""
+        run, (stop_id, source, _) = self.run, self._unnoted[0]
+        await run.entry.until(lambda: run.exited)
+        if self._give_up is None or run.lost:
+            return combine(f"run {run.identity.run_id} was not handed over cleanly", run.failures)
+        try:
+            await self._give_up(source, stop_id)
+        except JournalError as error:
+            return error
+        return None
 
     async def _settled(self) -> "list[asyncio.Task[Any]]":
         if self._beside:

@@ -355,7 +355,7 @@ def test_a_repair_from_a_snapshot_writes_the_bytes_that_a_repair_from_the_start_
         path.write_bytes(whole)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(repair_session, "repair_locked", None)  # no reading from the start
-            report, _ = repair_session.recover(path)
+            report, *_ = repair_session.recover(path)
         assert report is not None
         assert path.read_bytes() == wanted, f"with a snapshot of {known} events"
         assert repair_session.recover(path)[0] is None

@@ -1,0 +1,213 @@
+"""How a run is handed over: asked, held at a step boundary, sealed where its stream ends. No I/O of its own.
+
+The pause is written when the backend's stream has ended behind ``pause``, in one go with the look whether a stop came
+first: a stop that was seen before wins, a later one waits for the seal and gives the handoff up.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...journal.errors import InvalidEvent
+from ...journal.events import Draft, JsonObject
+from ...journal.views.runs import composition_digest
+from ..backends.base import Boundary, SteeringLease
+from ..composition import RunComposition
+from ..continuation.failpoints import Hook
+from ..errors import HandoffRefused
+from ..handoff.pause import HandoffPause
+from ..handoff.request import HandoffRequest
+from .reasons import Misbehaved
+
+if TYPE_CHECKING:
+    from .run import Run
+
+
+class Handing:
+    """Of one run. ``request``: the newest. ``paused``: the backend was told to pause, for that request.
+
+    ``composed``: the run's composition is durable. ``pause``: the data of the handoff/pause, from when it was handed to
+    the writer; ``tried``: that was tried.
+    """
+
+    def __init__(self, run: "Run") -> None:
+        self.request: HandoffRequest | None = None
+        self.paused = False
+        self.composed = self.tried = False
+        self.pause: JsonObject | None = None
+        self._run = run
+        self._taken: set[str] = set()
+
+    # ------------------------------------------------------------ who asks
+
+    def ask(self, pause: HandoffPause, signal: asyncio.Event | None) -> HandoffRequest:
+        """Raises HandoffRefused."""
+        run, run_id = self._run, self._run.identity.run_id
+        if run.claimant is not None or run.session is None:
+            raise HandoffRefused(f"run {run_id} is over, or about to be, and is not handed over", code="run_over")
+        if self.request is not None and not self.request.over:
+            raise HandoffRefused(
+                f"run {run_id} is being handed over already, as handoff {self.request.pause.handoff_id}; cancel that, "
+                "or wait for it",
+                code="handoff_pending",
+            )
+        turn = run.session.journal.state.turns.open.get(run.identity.turn_id)
+        root = run_id if turn is None else next(iter(turn.run_ids))
+        if pause.root_run_id != root:
+            text = f"turn {run.identity.turn_id} was opened by run {root}, and not by {pause.root_run_id}; name that"
+            raise HandoffRefused(text, code="pause_invalid")
+        request = self.request = HandoffRequest(pause, self.sealing, run.entry.changed)
+        if signal is not None and signal.is_set():
+            request.cancel()
+        elif signal is not None:
+            waiting = run.spawn(_cancelled_by(request, signal), f"signal of handoff {pause.handoff_id}")
+            request.sealed.add_done_callback(lambda _: waiting.cancel())
+        return request
+
+    def sealing(self, request: HandoffRequest) -> Draft:
+        """The pause as it would be written now. Raises HandoffRefused."""
+        run, run_id = self._run, self._run.identity.run_id
+        if not request.held or run.claimant is not None or run.session is None:
+            raise HandoffRefused(f"run {run_id} does not stand at a step boundary; await `ready`", code="not_reached")
+        if not self.composed:
+            raise HandoffRefused(
+                f"run {run_id} has no durably committed Run Composition, so nobody could tell whether a successor is "
+                "the same agent; use a backend that records one before its first request",
+                code="composition_missing",
+            )
+        draft = self._draft(request)
+        try:
+            run.session.journal.state.check(draft)
+        except InvalidEvent as error:
+            raise HandoffRefused(f"run {run_id} cannot be sealed: {error}", code="pause_invalid") from error
+        return draft
+
+    def _draft(self, request: HandoffRequest) -> Draft:
+        identity = self._run.identity
+        return request.pause.draft(
+            run_id=identity.run_id, turn_id=identity.turn_id, remaining_steps=request.remaining_steps
+        )
+
+    # ------------------------------------------------------------ the backend
+
+    async def boundary(self, signal: asyncio.Event | None = None, remaining_steps: int | None = None) -> Boundary:
+        """See ``SendInput.handoff_boundary``."""
+        run, ledger = self._run, self._run.ledger
+        assert ledger is not None
+        if remaining_steps is not None and (remaining_steps.__class__ is not int or remaining_steps <= 0):
+            text = (
+                f"the backend has {remaining_steps!r} steps to go at a step boundary; tell a positive number, or None"
+            )
+            raise Misbehaved("backend_error", text)
+        at_rest = ledger.rest()
+        request = self.request
+        if request is None or request.over or not at_rest or self._taken or _is_set(signal) or run.claimant is not None:
+            return "continue"
+        # Whoever is told that it stands here finds on the disk what it stands behind.
+        await ledger.barrier()
+        request.hold(remaining_steps)
+        try:
+            await self._decided(request, signal)
+        finally:
+            request.held = request.committed
+        if request.committed and run.claimant is None:
+            self.paused = True
+            return "pause"
+        return "continue"
+
+    async def _decided(self, request: HandoffRequest, signal: asyncio.Event | None) -> None:
+        run = self._run
+        until = run.entry.until(lambda: request.committed or request.over or run.claimant is not None)
+        if signal is None:
+            await until
+            return
+        waiting = [asyncio.ensure_future(until), asyncio.ensure_future(signal.wait())]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waiting:
+                one.cancel()
+
+    def steering(self, pull: Any, ack: Any, nack: Any) -> dict[str, Any]:
+        """What the input holds of a message authority. What was taken and not given back keeps the run from resting."""
+
+        def pulled() -> Sequence[SteeringLease]:
+            leases = pull()
+            self._taken.update(lease.lease_id for lease in leases)
+            return leases  # type: ignore[no-any-return]
+
+        def given(to: Any, lease_ids: Sequence[str]) -> None:
+            to(lease_ids)
+            self._taken.difference_update(lease_ids)
+
+        return {
+            "pull_steering": pulled,
+            "ack_steering": lambda lease_ids: given(ack, lease_ids),
+            "nack_steering": lambda lease_ids: given(nack, lease_ids),
+        }
+
+    # ------------------------------------------------------------ the seal
+
+    def concluded(self) -> bool:
+        """The stream has ended: is it known how the run does? Where a pause is due it is handed to the writer, at once
+        behind the look whether anything else came first.
+
+        Raises Misbehaved where the backend is not at rest, JournalError where the pause cannot be written: then nobody
+        writes another end either.
+        """
+        run, request = self._run, self.request
+        if run.claimant is not None:
+            return True
+        if not self.paused or request is None:
+            return False
+        assert run.ledger is not None
+        draft = self._draft(request)
+        # Nothing is asked of a person any more: nobody here would go on with the answer.
+        run.asking.close()
+        self.tried = True
+        try:
+            if self._taken:
+                raise InvalidEvent("a steering message was taken and not acknowledged", type=draft.type)
+            run.ledger.seal(draft)
+        except InvalidEvent as error:
+            text = f"the backend was told to pause and does not stand at a step boundary: {error}; mend the backend"
+            raise Misbehaved("backend_error", text) from error
+        self.pause = draft.data
+        run.claim_terminal("handoff", None)
+        return True
+
+    def over(self, error: BaseException | None) -> None:
+        """The pause is durable, or the run has exited without one."""
+        request = self.request
+        if request is not None:
+            durable = self.pause is not None and not self._run.lost
+            request.finish(True if durable else error if self.tried and error is not None else False)
+
+    # ------------------------------------------------------------ what the run is made of
+
+    async def record(self, composition: object, reached: Hook) -> None:
+        """See ``BackendContext.record_run_composition``."""
+        run, run_id = self._run, self._run.identity.run_id
+        if not isinstance(composition, RunComposition):
+            raise TypeError(f"what a run is made of is a RunComposition, and not a {type(composition).__name__}")
+        assert run.session is not None
+        assert run.ledger is not None
+        data, known = composition.to_json(), run.session.journal.state.runs.live.get(run_id)
+        if known is None or known.composition != composition_digest(data):
+            run.ledger.note(Draft("run/composition", {"run_id": run_id, "composition": data}))
+        await run.ledger.barrier()
+        if not self.composed:
+            self.composed = True
+            await reached("after_run_composition_committed")
+
+
+def _is_set(signal: asyncio.Event | None) -> bool:
+    return signal is not None and signal.is_set()
+
+
+async def _cancelled_by(request: HandoffRequest, signal: asyncio.Event) -> None:
+    await signal.wait()
+    request.cancel()
+
+
+__all__ = ["Handing"]
