@@ -30,7 +30,7 @@ def composed(model: ModelAdapter, tools: Iterable[Tool], options: Options, *, au
     return RunComposition(
         composer_id=COMPOSER,
         composer_revision=__version__,
-        base_system_prompt_hash=hashed(options.system or None),
+        base_system_prompt_hash=_hashed("the system prompt", options.system or None),
         tool_catalog_hash=_hashed("the tools", [_told(tool) for tool in kept]),
         tool_availability_hash=hashed({"authorized": authorized, "tools": [_stands(tool) for tool in kept]}),
         base_provider_options_hash=_hashed("the params", {"provider": model.provider, "params": options.params}),
