@@ -79,7 +79,8 @@ CODES: dict[str, tuple[Make, str, tuple[int, int, int, int, int, int]]] = {
 
 INSPECTED = {
     "session_id", "path", "format", "verdict", "events", "bytes", "head", "header", "settings", "writer", "findings",
-    "turns", "runs", "continuations", "handoffs", "interactions", "queue", "plans", "usage", "pending", "next",
+    "turns", "runs", "executions", "continuations", "handoffs", "interactions", "queue", "plans", "usage", "pending",
+    "next",
 }  # fmt: skip
 REPAIRED = {"session_id", "path", "dry_run", "verdict_before", "verdict_after", "set_aside", "appended"}
 VERIFIED = {"session_id", "path", "verdict", "events", "head", "unverified", "findings"}
@@ -215,6 +216,7 @@ def test_list_shows_every_session(maka_: Run, tmp_path: Path) -> None:
     assert ran.code == 0
     assert [row["session_id"] for row in ran.json["sessions"]] == ["good", "hurt", "void"]
     keys = {"session_id", "name", "last_activity", "turns", "verdict", "labels", "flagged", "archived", "unsettled"}
+    keys |= {"active_plan", "pending_handoff"}
     assert all(set(row) == keys for row in ran.json["sessions"])
     text = maka_("journal", "list")
     assert [row.split()[0] for row in text.out.splitlines()] == ["session", "good", "hurt", "void"]

@@ -80,14 +80,14 @@ class Story(Builder):
         self.add("tool/outcome", {**self.unknown.pop(call_seq), **said, "source": source})
         return self
 
-    def pause(self) -> Self:
+    def pause(self, **more: Any) -> Self:
         """The current run is over, and a run of the same turn is to go on from it."""
         self.add("run/composition", {"run_id": self.ids["run_id"], "composition": COMPOSITION})
         successor = self.ids["run_id"] + "'"
         pause = {"protocol": "runtime_handoff_pause_v1", "handoff_id": f"h-{successor}", "host_epoch": "e", **self.ids}
-        pause |= {"root_run_id": self.ids["run_id"], "successor_run_id": successor}
+        pause |= {"root_run_id": f"r{self.turn}", "successor_run_id": successor}
         pause |= {"successor_invocation_id": f"i-{successor}", "claim_id": f"c-{successor}", "remaining_steps": 9}
-        self.add("handoff/pause", pause)
+        self.add("handoff/pause", {**pause, **more})
         return self
 
     def claim(self, source: str, purpose: str = "resume", **more: Any) -> dict[str, Any]:
