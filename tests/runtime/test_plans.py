@@ -13,13 +13,13 @@ import maka
 from maka.journal.errors import InvalidEvent, JournalLocked, JournalWriteError, SessionNotFound
 from maka.journal.events import Draft, Event
 from maka.journal.state import State
-from maka.runtime.backends.scripted import Emit
-from maka.runtime.errors import PlanRefused
+from maka.runtime.backends.scripted import Emit, Never
+from maka.runtime.errors import KernelClosed, PlanRefused
 from maka.runtime.plans import SessionPlans, interrupted
 from maka.runtime.sessions import SessionManager
 from support.builder import Builder, digest
 from support.folds import fold
-from support.managed import data_of, files_of, go, managing, playing, told, types_of
+from support.managed import data_of, files_of, go, managing, playing, told, types_of, until
 
 STEP = {"id": "1", "title": "look", "description": "look twice"}
 OTHER = {"id": "2", "title": "leap", "description": ""}
@@ -568,5 +568,47 @@ def test_an_execution_that_was_interrupted_is_over(tmp_path: Path) -> None:
                 await plans.complete("s")
             await plans.propose("s", title="work", steps=[], proposal_id="P")
             assert (await plans.approve("s", "P", expected_revision=2))["execution"]["status"] == "active"
+
+    go(main())
+
+
+def test_a_recovery_interrupts_what_a_process_left_behind(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with managing(tmp_path, playing(["a"])) as manager:
+            await manager.create(session_id="s")
+            await manager.create(session_id="other")
+            await told(manager.send("s", "go"))
+            row = await manager.plans.propose("s", title="work", steps=[STEP])
+            row = await manager.plans.approve("s", row["proposal_id"], expected_revision=1)
+        async with managing(tmp_path, playing()) as manager:
+            await manager.recover_interrupted_sessions()
+            row["execution"] |= {"status": "interrupted", "reason": "runtime_recovery"}
+            assert await manager.plans.list("s") == [row]
+            before = files_of(tmp_path)
+            await manager.recover_interrupted_sessions()
+            assert files_of(tmp_path) == before
+        with pytest.raises(KernelClosed):
+            await manager.plans.propose("s", title="late", steps=[])
+
+    go(main())
+    assert len(data_of(tmp_path, "s", "plan/execution")) == 1
+
+
+def test_a_recovery_interrupts_what_nobody_carries_out_here(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with managing(tmp_path, playing(["a", Never()])) as manager:
+            await manager.create(session_id="s")
+            row = await manager.plans.propose("s", title="work", steps=[STEP])
+            row = await manager.plans.approve("s", row["proposal_id"], expected_revision=1)
+            stream = manager.send("s", "go")
+            await until(stream, "text_delta")
+            await manager.recover("s")
+            assert await manager.plans.list("s") == [row]
+            await manager.stop("s")
+            await told(stream)
+            assert await manager.plans.list("s") == [row]
+            assert manager.status("s").open
+            await manager.recover("s")
+            assert (await manager.plans.list("s"))[0]["execution"]["status"] == "interrupted"
 
     go(main())
