@@ -37,6 +37,7 @@ from maka.runtime.backends.scripted import (
     Wait,
     scripted_backend,
 )
+from maka.runtime.composition import RunComposition, hashed
 from maka.runtime.conversation import Conversation
 from maka.runtime.errors import InteractionRefused
 from maka.runtime.interactions import JournalInteractions
@@ -752,3 +753,163 @@ def test_a_stop_closes_what_it_asks(seed: int) -> None:
         assert await bench.close() == [{"kind": "aborted", "source": "test"}]
 
     run(main(), seed)
+
+
+# ---------------------------------------------------------------- runs that can be handed over
+
+COMPOSED = RunComposition(
+    composer_id="test",
+    composer_revision="1",
+    base_system_prompt_hash=hashed(1),
+    tool_catalog_hash=hashed(2),
+    tool_availability_hash=hashed(3),
+    base_provider_options_hash=hashed(4),
+)
+STEPS: list[Part] = ["a", Tool("t"), "b", Tool("t"), "c"]
+
+
+class Recorder:
+    """What backends are built with: records compositions, and stands at boundaries with ``says``, the last for good.
+
+    ``hold`` waits for a stop.
+    """
+
+    def __init__(self, *says: str) -> None:
+        self.recorded: list[tuple[str, RunComposition]] = []
+        self.says = list(says) or ["continue"]
+        self.reached = asyncio.Event()
+        self.context = attrs.evolve(CONTEXT, record_run_composition=self.record)
+
+    async def record(self, run_id: str, composition: RunComposition) -> None:
+        self.recorded.append((run_id, composition))
+
+    async def boundary(self, signal: asyncio.Event | None = None, remaining_steps: int | None = None) -> Any:
+        said = self.says.pop(0) if len(self.says) > 1 else self.says[0]
+        if said == "hold":
+            self.reached.set()
+            assert signal is not None
+            await signal.wait()
+            return "continue"
+        return said
+
+    def backend(self, turn: Turn, composition: Any = COMPOSED, **more: Any) -> ScriptedBackend:
+        built = scripted_backend([turn], composition=composition, **more)(self.context)
+        assert isinstance(built, ScriptedBackend)
+        return built
+
+
+@pytest.mark.parametrize("steps", [False, True])
+def test_with_a_composition_it_stands_before_each_step(steps: bool) -> None:
+    async def main() -> None:
+        recorder = Recorder()
+        built = recorder.backend(STEPS, steps=steps)
+        kinds = await drained(built.send(sent(max_steps=4, handoff_boundary=recorder.boundary)))
+        assert kinds[-1] == "complete"
+        assert kinds.count("step_start") == (3 if steps else 0)
+        assert built.boundaries == [4, 3, 2]
+        assert built.prepared == ["r1"]
+        assert recorder.recorded == [("r1", COMPOSED)]
+
+    run(main(), 0)
+
+
+@pytest.mark.parametrize("steps", [False, True])
+@pytest.mark.parametrize(("before", "said"), [(0, []), (1, ["a"]), (2, ["a", "b"])])
+def test_at_a_pause_it_says_nothing_more(before: int, said: list[str], steps: bool) -> None:
+    async def main() -> None:
+        recorder = Recorder(*["continue"] * before, "pause")
+        built = recorder.backend(STEPS, steps=steps)
+        events = [event async for event in built.send(sent(handoff_boundary=recorder.boundary))]
+        assert [event.data["text"] for event in events if event.kind == "text_complete"] == said
+        assert [event.kind for event in events if event.kind in ("complete", "error")] == []
+        assert not events or events[-1].kind == ("step_end" if steps else "tool_result")
+        assert built.boundaries == [None] * (before + 1)
+
+    run(main(), 0)
+
+
+def test_it_stands_behind_the_steering_that_was_acknowledged() -> None:
+    async def main() -> None:
+        queue, recorder = Queue(), Recorder("continue", "pause")
+        built = recorder.backend([Tool("t"), Do(lambda given: queue.put("more")), "never"])
+        kinds = await drained(built.send(sent(queue=queue, handoff_boundary=recorder.boundary)))
+        assert kinds == ["tool_start", "tool_result", "steering_message"]
+        assert queue.acked == ["lease more"]
+
+    run(main(), 0)
+
+
+def test_it_does_not_stand_where_no_step_is_left() -> None:
+    async def main() -> None:
+        recorder = Recorder()
+        built = recorder.backend(STEPS)
+        events = [event async for event in built.send(sent(max_steps=1, handoff_boundary=recorder.boundary))]
+        assert events[-1].data == {"stop_reason": "step_limit"}
+        assert built.boundaries == [1]
+
+    run(main(), 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("mode", ["immediate", "after_step", "dispose"])
+def test_a_stop_never_hangs_at_a_boundary(mode: Any, seed: int) -> None:
+    async def main() -> None:
+        recorder = Recorder("continue", "hold")
+        built = recorder.backend(STEPS)
+        reading = asyncio.ensure_future(_whole(built.send(sent(handoff_boundary=recorder.boundary))))
+        await recorder.reached.wait()
+        await (built.dispose() if mode == "dispose" else built.stop("user_stop", mode))
+        events = await reading
+        assert events[-1].data == {"stop_reason": "user_stop"}
+        assert [event.data["text"] for event in events if event.kind == "text_complete"] == ["a"]
+
+    run(main(), seed)
+
+
+async def _whole(stream: AsyncIterator[SessionEvent]) -> list[SessionEvent]:
+    return [event async for event in stream]
+
+
+def test_what_is_played_late_stands_at_no_boundary() -> None:
+    async def main() -> None:
+        recorder = Recorder("hold")
+        built = recorder.backend(STEPS, faults=Faults(late=["too late"]))
+        reading = asyncio.ensure_future(_whole(built.send(sent(handoff_boundary=recorder.boundary))))
+        await recorder.reached.wait()
+        await built.stop("user_stop", "immediate")
+        assert [event.kind for event in await reading] == ["text_delta", "text_complete", "complete"]
+        assert built.boundaries == [None]
+
+    run(main(), 0)
+
+
+def test_a_composition_may_differ_by_run_or_be_missing_for_one() -> None:
+    async def main() -> None:
+        recorder = Recorder()
+        built = recorder.backend(STEPS, composition=lambda run_id: COMPOSED if run_id == "r2" else None)
+        prepare = built.prepare_run_composition
+        assert prepare is not None
+        await prepare("r2", "t1")
+        await drained(built.send(sent(handoff_boundary=recorder.boundary)))
+        assert built.prepared == ["r2", "r1"]
+        assert recorder.recorded == [("r2", COMPOSED)]
+        assert len(built.boundaries) == 3
+
+    run(main(), 0)
+
+
+def test_without_a_composition_it_offers_nothing_and_stands_nowhere() -> None:
+    async def main() -> None:
+        recorder = Recorder("pause")
+        built = recorder.backend(STEPS, composition=None)
+        kinds = await drained(built.send(sent(handoff_boundary=recorder.boundary)))
+        assert kinds[-1] == "complete"
+        assert built.prepare_run_composition is None
+        assert (built.boundaries, built.prepared, recorder.recorded) == ([], [], [])
+
+    run(main(), 0)
+
+
+def test_what_is_no_composition_is_refused() -> None:
+    with pytest.raises(TypeError, match="composition must be a RunComposition, a function that gives one, or None"):
+        scripted_backend(["a"], composition="maka")  # type: ignore[arg-type]
