@@ -235,13 +235,17 @@ def application(name: str | None, root: str | None) -> Doc:
 
 
 def _checked(path: Path, row: Doc) -> Doc:
-    """The row with its verdict, where what a listing looks at is all of the file."""
+    """The row with its verdict and the work that waits, where what a listing looks at is all of the file."""
     from ..journal.listing import TAIL
     from ..repair.session import survey
+    from . import onward
 
     try:
         if row["verdict"] == "unchecked" and path.stat().st_size <= TAIL:
-            return {**row, "verdict": survey(path).verdict}
+            session = survey(path)
+            waits = onward.waiting(session.handoffs(), session.turns()) is not None
+            active = any((plan["execution"] or {}).get("status") == "active" for plan in session.plans())
+            return {**row, "verdict": session.verdict, "active_plan": active, "pending_handoff": waits}
     except (OSError, SessionNotFound):
         pass  # gone since it was listed, or no longer to be looked at
     return row

@@ -52,8 +52,18 @@ class Words:
 
 def waiting(handoffs: Sequence[Doc], turns: Sequence[Doc]) -> Doc | None:
     """The handoff whose turn waits for its successor, of the rows of a session; None where no turn does."""
-    paused = {turn["turn_id"] for turn in turns if turn["status"] == "paused"}
-    return next((row for row in handoffs if row["state"] in _WAITS and row["turn_id"] in paused), None)
+    return _newest(handoffs, turns, _WAITS, "paused")
+
+
+def cut_off(handoffs: Sequence[Doc], turns: Sequence[Doc]) -> Doc | None:
+    """The handoff of whose successor nobody knows whether it asked the model; None where there is no such turn."""
+    return _newest(handoffs, turns, ("continued",), "indeterminate")
+
+
+def _newest(handoffs: Sequence[Doc], turns: Sequence[Doc], states: Sequence[str], status: str) -> Doc | None:
+    """The newest handoff in one of these states, of a turn of this status."""
+    found = {turn["turn_id"] for turn in turns if turn["status"] == status}
+    return next((row for row in reversed(handoffs) if row["state"] in states and row["turn_id"] in found), None)
 
 
 def given_up(handoff: Doc, session: str) -> str:

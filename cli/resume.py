@@ -139,7 +139,8 @@ class _Unnamed:
 class Meant:
     """What is to go on: the run, if one was named. ``handoff``: what is resumed is this one's turn, by its successor.
 
-    ``waits``: the handoff that waits in the session, whatever is resumed.
+    ``waits``: the handoff that waits in the session, whatever is resumed. A successor that was cut off behind its start
+    waits no more, and why it cannot go on is told by a plan for its handoff.
     """
 
     run_id: str | None
@@ -153,9 +154,10 @@ def meant_by(place: Place, typed: str | None) -> Meant:
     turns, handoffs = session.turns(), session.handoffs()
     run_id = None if typed is None else naming.run(typed, session.runs(), turns)
     waits = onward.waiting(handoffs, turns)
-    if waits is None or run_id not in (None, waits["run_id"], waits["successor_run_id"]):
+    handoff = onward.cut_off(handoffs, turns) if waits is None else waits
+    if handoff is None or run_id not in (None, handoff["run_id"], handoff["successor_run_id"]):
         return Meant(run_id, None, waits)
-    return Meant(waits["run_id"], waits, waits)
+    return Meant(handoff["run_id"], handoff, waits)
 
 
 async def planned(

@@ -155,7 +155,7 @@ async def _resume(
     async with place.manager(app) as manager:
         with console.working(f"reading {target}"):
             meant = work.meant_by(place, run)
-            if meant.handoff is not None:
+            if meant.handoff is not None and meant.waits is not None:
                 _check_handoff(context, {"--again": again, "--rerun": rerun, "--permission-mode": mode})
             plan, answer = await work.planned(
                 manager, place, meant, rerun=rerun, mode=mode, dry=dry, named=app is not None

@@ -2,6 +2,7 @@
 
 Environment variables say where it waits, to be killed there (`HOLD`: a name that it prints), what its tool declares
 (`RECOVERY`), how the turn that goes on ends (`END`), and what its inspector sees (`FLIP`: another workspace each time).
+`PACE` are seconds that an order takes, for a handoff that is asked for meanwhile.
 Its requests stand in `requests.jsonl` beside it, each as the list of messages; its orders in `orders.txt`.
 """
 
@@ -23,7 +24,7 @@ import json
 import os
 from pathlib import Path
 
-from maka.runtime import App, SafetyObservation, ToolOutput, loop_backend, scripted_backend
+from maka.runtime import App, Options, SafetyObservation, ToolOutput, loop_backend, scripted_backend
 from maka.runtime.backends.scripted import Boundary, Question
 from maka.runtime.model import Finish, ModelError, TextDelta, ToolCallChunk
 
@@ -70,6 +71,7 @@ class Order:
         with open(HERE / "orders.txt", "a") as orders:
             orders.write(arguments["what"] + "\\n")
         await hold("tool")
+        await asyncio.sleep(float(os.environ.get("PACE", "0")))
         return ToolOutput.of("ordered " + arguments["what"])
 
     async def reconcile(self, arguments, operation_id):
@@ -89,6 +91,17 @@ backends = {"loop": loop_backend(Model())}
 app = App(backends=backends, default_backend="loop", model="m", tools=[Order()], permission_mode="bypass")
 inspected = App(backends=backends, default_backend="loop", tools=[Order()], safety_inspector=Inspector())
 toolless = App(backends=backends, default_backend="loop", model="m")
+
+
+def handing(system="You order.", **more):
+    made = loop_backend(Model(), options=Options(system=system, max_steps=9), handoff=True)
+    values = {"tools": [Order()], "model": "m", "permission_mode": "bypass", **more}
+    return App(backends={"loop": made}, default_backend="loop", **values)
+
+
+handed = handing(safe_boundary_resume_enabled=False)
+changed = handing("You order nothing.")
+unarmed = handing(tools=())
 broken = 5
 
 
@@ -111,6 +124,7 @@ leaving = playing(Boundary({"network": True}, then=lambda outcome: ["Gone."]))
 
 _LIFE = """
 import asyncio
+import os
 sys.path.insert(0, sys.argv[1])
 import agent
 from maka.runtime import SessionManager
@@ -126,9 +140,16 @@ async def main():
             stream = manager.send("s", "Please order 40 chairs.")
         else:
             await manager.recover("s")
-            stream = manager.resume_safe_boundary_continuation(await manager.plan_safe_boundary_continuation("s"))
+            purpose = "handoff" if sys.argv[4] == "handed" else "resume"
+            plan = await manager.plan_safe_boundary_continuation("s", purpose=purpose)
+            stream = manager.resume_safe_boundary_continuation(plan)
+        asked = None
         async for event in stream:
-            pass
+            if event.kind == "tool_start" and asked is None and "PACE" in os.environ:
+                asked = asyncio.ensure_future(manager.hand_over("s"))
+        if asked is not None:
+            await asked
+            await hold("handed over")
 
 asyncio.run(main())
 """
@@ -162,6 +183,13 @@ class Orders:
     def kill_at(self, hold: str, **options: Any) -> None:
         with self.life(hold, **options):
             pass
+
+    def hand_over(self) -> dict[str, Any]:
+        """A process that begins the turn is killed once that was handed over, behind its first step; the pause."""
+        self.kill_at("handed over", app="handed", PACE="0.2")
+        [pause] = [event["data"] for event in map(json.loads, self.journal.read_text().splitlines())
+                   if event["type"] == "handoff/pause"]  # fmt: skip
+        return dict(pause)
 
     def requests(self) -> list[list[dict[str, Any]]]:
         path = self.folder / "requests.jsonl"
