@@ -145,8 +145,8 @@ class SessionManager:
         #: Proposals, their approval, and what becomes of their execution.
         self.plans = SessionPlans(append=self._append, read=self.read, new_id=new_id)
         self._failpoint = continuation_failpoint
-        #: Who asks for a handoff, as its pause says: this manager.
-        self._epoch = new_id()
+        #: Who asks for a handoff, as its pause says: this manager, from the first that it asked for.
+        self._epoch: str | None = None
 
     async def __aenter__(self) -> "SessionManager":
         self._ready()
@@ -460,7 +460,7 @@ class SessionManager:
         rows = await _in_thread(self._store.list)
         return [
             Recovered(row["session_id"], "unchanged")
-            if row["verdict"] == "healthy" and row["unsettled"] == 0 and not row.get("active_plan")
+            if row["verdict"] == "healthy" and row["unsettled"] == 0 and row["active_plan"] is False
             else await self.recover(row["session_id"])
             for row in rows
         ]
@@ -578,6 +578,8 @@ class SessionManager:
             raise HandoffRefused(
                 f"nothing runs in session {session_id} here that could be handed over", code="run_unknown"
             )
+        if self._epoch is None:
+            self._epoch = self._new_id()
         handoff_id, successor, invocation, claim_id = (self._new_id() for _ in range(4))
         pause = HandoffPause(
             handoff_id=handoff_id,

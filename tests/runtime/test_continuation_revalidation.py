@@ -402,6 +402,9 @@ def test_a_call_of_the_same_recovery_that_was_not_planned_for_is_not_run_again()
 
 
 def test_every_code_has_its_case() -> None:
-    """What becomes of a call that is executed again is found out behind the start, and is no matter of facts."""
+    """What becomes of a call that is executed again is found out behind the start, and is no matter of facts; so are
+    denials and compositions, which are looked up (test_handoff.py).
+    """
     tested = {code for code, _ in FACTS} | {code for code, _ in SAFETY}
-    assert tested | {"source_replay_changed", "dangling_tool_state"} == set(STALE)
+    looked_up = {"sandbox_denial_unknown", "composition_unavailable", "composition_changed"}
+    assert tested | looked_up | {"source_replay_changed", "dangling_tool_state"} == set(STALE)

@@ -43,7 +43,10 @@ Decision = Literal[
 ]
 SUCCEEDS: Final = ("commit", "revision_only", "inherited_denial")
 #: Refused before the boundary is claimed.
-UNCLAIMED: Final = ("denial_lookup_failure", "missing_persisted_source_snapshot")
+UNCLAIMED: Final = {
+    "denial_lookup_failure": "sandbox_denial_unknown",
+    "missing_persisted_source_snapshot": "source_identity_changed",
+}
 #: What a successor has that its source had not.
 DRIFT: Final[dict[str, dict[str, Any]]] = {
     "prompt_drift": {"base_system_prompt_hash": "sha256:" + "1" * 64},
@@ -307,8 +310,9 @@ async def _decided(world: World) -> None:
             before = world.events()
             with pytest.raises(
                 ContinuationRevalidationError, match=r"denial authority unavailable|no durable Run Composition"
-            ):
+            ) as unclaimed:
                 await reads(resumed)
+            assert unclaimed.value.code == UNCLAIMED[decision]
             assert len(backend.inputs) == 1
             assert world.header("successor-run") is None
             assert world.events() == before
@@ -317,8 +321,11 @@ async def _decided(world: World) -> None:
         if decision in SUCCEEDS:
             await reads(resumed)
         else:
-            with pytest.raises(ContinuationRevalidationError, match=r"Run Composition|composition preparation"):
+            with pytest.raises(
+                ContinuationRevalidationError, match=r"Run Composition|composition preparation"
+            ) as stale:
                 await reads(resumed)
+            assert stale.value.code == ("composition_changed" if decision in DRIFT else "composition_unavailable")
         if decision in ("inherited_denial", "denial_lookup_failure"):
             assert world.asked == [[identity(segment) for segment in continuation.boundary["segments"]]]
 
