@@ -322,7 +322,8 @@ def _approved(journal: Builder, proposal: str = "p", revision: int = 1, executio
 
 def test_a_plan_through_its_life(tmp_path: Path) -> None:
     journal = Builder().plain_turn()
-    shape = {"proposal_id": "p", "revision": 1, "title": "plan p"}
+    steps = [{"id": "1", "title": "one", "description": "first"}]
+    shape = {"proposal_id": "p", "revision": 1, "title": "plan p", "turn_id": "t1", "steps": steps}
     _proposed(journal)
     doc = untouched(journal.write(tmp_path))
     assert doc["plans"] == [{**shape, "status": "proposed", "execution": None}]
@@ -338,7 +339,7 @@ def test_a_plan_through_its_life(tmp_path: Path) -> None:
         _approved(over)
         over.add("plan/execution", {"execution_id": "e", "status": status, "reason": "r"})
         doc = untouched(over.write(tmp_path))
-        assert doc["plans"][0]["execution"]["status"] == status
+        assert doc["plans"][0]["execution"] == {"execution_id": "e", "status": status, "reason": "r"}
         assert codes(doc) == []
 
 
