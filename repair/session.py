@@ -189,7 +189,7 @@ class Session:
         return self._facts.queue
 
     def plans(self) -> list[JsonObject]:
-        """``[{proposal_id, revision, title, status, execution}]``."""
+        """``[{proposal_id, revision, title, status, execution, turn_id, steps}]``."""
         return self._facts.plans
 
     def usage(self) -> JsonObject:
