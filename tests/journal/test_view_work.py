@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import orjson
 import pytest
 
+from maka.journal import summary
 from maka.journal.events import Event
+from maka.journal.state import State
 from maka.journal.views import interactions
 from support.builder import Builder
-from support.folds import fold, problems
+from support.folds import events, fold, problems
 
 TEXT = [{"kind": "text", "text": "do it"}]
 
@@ -143,6 +146,93 @@ def test_an_explicit_denial_is_remembered() -> None:
         decision = {"kind": told, "decision": outcome}
         builder.add("interaction/resolved", {"interaction_id": f"i{number}", "outcome": decision})
     assert fold(builder).interactions.denials == {"r1": ["i0"]}
+
+
+def asked(builder: Builder, kind: str, outcome: dict[str, Any]) -> None:
+    """An interaction of the current run, and its outcome."""
+    interaction_id = f"i{builder.seq}"
+    request = {"interaction_id": interaction_id, **builder.ids, "kind": kind, "request": {}}
+    builder.add("interaction/requested", request)
+    builder.add("interaction/resolved", {"interaction_id": interaction_id, "outcome": outcome})
+
+
+DECISION = "sandbox_boundary_decision"
+
+ATTRIBUTED: list[dict[str, Any]] = [
+    {"kind": DECISION, "decision": "allow"},
+    *(
+        {"kind": "closure", "reason": reason}
+        for reason in ("turn_stopped", "turn_terminal", "timed_out", "host_restarted")
+    ),
+]
+UNCLEAR: list[dict[str, Any]] = [
+    {"kind": "closure"},
+    {"kind": "closure", "reason": "client_denied"},
+    {"kind": "closure", "reason": ["turn_stopped"]},
+    {"kind": "closure", "decision": "deny"},
+    {"kind": DECISION},
+    {"kind": DECISION, "decision": "maybe"},
+    {"kind": DECISION, "decision": True},
+    {"kind": DECISION, "reason": "turn_stopped"},
+    {"kind": "permission_answer", "decision": "deny"},
+    {"kind": "question_answer", "answers": []},
+    {"kind": "of a later version", "decision": "deny"},
+    {},
+]
+
+
+@pytest.mark.parametrize("outcome", ATTRIBUTED)
+def test_an_outcome_of_a_client_or_a_cleanup_is_clear(outcome: dict[str, Any]) -> None:
+    builder = Builder().start()
+    asked(builder, "sandbox_boundary", outcome)
+    state = fold(builder).interactions
+    assert (state.denials, state.unclear) == ({}, {})
+
+
+@pytest.mark.parametrize("outcome", UNCLEAR)
+def test_any_other_outcome_of_a_sandbox_boundary_is_unclear(outcome: dict[str, Any]) -> None:
+    builder = Builder().start()
+    asked(builder, "sandbox_boundary", outcome)
+    state = fold(builder).interactions
+    assert (state.denials, state.unclear) == ({}, {"r1": ["i3"]})
+
+
+@pytest.mark.parametrize("kind", ["question", "permission"])
+@pytest.mark.parametrize("outcome", [*UNCLEAR, {"kind": DECISION, "decision": "deny"}])
+def test_nothing_but_a_sandbox_boundary_is_denied_or_unclear(kind: str, outcome: dict[str, Any]) -> None:
+    builder = Builder().start()
+    asked(builder, kind, outcome)
+    state = fold(builder).interactions
+    assert (state.denials, state.unclear) == ({}, {})
+
+
+def test_the_first_outcome_stands() -> None:
+    builder = Builder().start()
+    asked(builder, "sandbox_boundary", {"kind": DECISION, "decision": "allow"})
+    for outcome in UNCLEAR:
+        builder.add("interaction/resolved", {"interaction_id": "i3", "outcome": outcome})
+    state = fold(builder).interactions
+    assert (state.denials, state.unclear) == ({}, {})
+
+
+def test_what_was_denied_or_is_unclear_outlives_snapshots_and_forks() -> None:
+    parent = Builder().start()
+    asked(parent, "sandbox_boundary", {"kind": DECISION, "decision": "deny"})
+    asked(parent, "sandbox_boundary", {"kind": "closure"})
+    parent.end().start()
+    asked(parent, "sandbox_boundary", {"kind": DECISION})
+    asked(parent, "sandbox_boundary", {})
+    parent.end()
+    state = State()
+    for event in events(parent):
+        state = summary.from_json(orjson.loads(orjson.dumps(summary.to_json(state))))
+        state.inherit(event)
+    child = Builder("s2", parent={"session_id": "s1", "seq": parent.seq - 1, "sum": parent.prev})
+    for event in events(child):
+        state.apply(event)
+    assert state.interactions.denials == {"r1": ["i3"]}
+    assert state.interactions.unclear == {"r1": ["i5"], "r2": ["i11", "i13"]}
+    assert state.interactions.pending == {}
 
 
 def test_usage_sums_what_is_a_number() -> None:

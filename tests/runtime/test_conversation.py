@@ -120,3 +120,58 @@ def test_what_a_continuation_is_given() -> None:
         of.observe(event)
     assert of.messages("r3") == replay.messages
     assert of.messages() != replay.messages
+
+
+# ---------------------------------------------------------------- head anchors
+
+
+def anchor(of: Conversation, turn_id: str) -> str | None:
+    data = of.head_anchor(turn_id)
+    return None if data is None else str(data["content"][0]["text"])
+
+
+def test_the_message_that_a_turn_began_with_is_its_head_anchor() -> None:
+    story = Story().start("first").user("a second one")
+    assert anchor(Conversation(story.events), "t1") == "first"
+    story.step().says().end_step().user("steered", "steering")
+    of = Conversation(story.events)
+    assert anchor(of, "t1") == "first"
+    assert of.head_anchor("t1") == story.events[2].data
+    assert of.head_anchor("t2") is None
+
+
+def test_it_is_that_of_the_root_run_for_each_successor() -> None:
+    story = Story().start("go").step().says().end_step()
+    for source in ("r1", "r1'"):
+        story.pause().go_on(source, "handoff")
+        data = Conversation(story.events).head_anchor("t1") or {}
+        assert (data["run_id"], data["content"][0]["text"]) == ("r1", "go")
+
+
+def test_no_turn_that_is_over_has_one() -> None:
+    story = Story().start("one").end()
+    of = Conversation(story.events)
+    assert of.head_anchor("t1") is None
+    for event in story.start("two").events[-2:]:
+        of.observe(event)
+    assert anchor(of, "t2") == "two"
+
+
+def test_a_turn_that_began_with_nothing_of_a_user_has_none() -> None:
+    story = Story().start("go").end("interrupted").go_on("r1")
+    assert Conversation(story.events).head_anchor("t2") is None
+    story.user("steered", "steering")
+    assert Conversation(story.events).head_anchor("t2") is None
+
+
+def test_a_fork_has_none_of_its_parents_open_turns() -> None:
+    of = Conversation(Story().start("in the parent").events)
+    assert anchor(of, "t1") == "in the parent"
+    of.observe(Event(0, 0, "session/header", HEADER, ""))
+    assert of.head_anchor("t1") is None
+
+
+def test_a_head_anchor_that_is_given_out_is_the_callers() -> None:
+    of = Conversation(Story().start("go").events)
+    (of.head_anchor("t1") or {})["content"].clear()
+    assert anchor(of, "t1") == "go"
