@@ -411,6 +411,64 @@ async def a_claim_that_is_not_there_is_settled(place: Place) -> BaseException:
         return await caught(manager.settle_indeterminate_continuation("s1", "c9"))
 
 
+# ---------------------------------------------------------------- handoffs, copies, plans
+
+
+@meets(
+    errors.HandoffRefused,
+    r"run r1 of session s1 came to no step boundary within 0\.05 s, and goes on; try again with more time",
+)
+async def a_run_that_comes_to_no_boundary_is_to_be_handed_over(place: Place) -> BaseException:
+    async with place.manager(Never()) as manager:
+        await manager.create(session_id="s1")
+        async with manager.kernel.start_turn("s1", text="go", run_id="r1") as stream:
+            await stream.started()
+            error = await caught(manager.hand_over("s1", timeout=0.05))
+    assert isinstance(error, errors.HandoffRefused)
+    assert error.code == "not_reached"
+    return error
+
+
+@meets(errors.SettleRefused, r"there is no handoff h9; no handoff of this session is pending")
+async def a_handoff_that_is_not_there_is_given_up(place: Place) -> BaseException:
+    async with place.manager("hello") as manager:
+        await manager.create(session_id="s1")
+        error = await caught(manager.abandon_handoff("s1", "h9"))
+    assert isinstance(error, errors.SettleRefused)
+    assert error.code == "handoff_unknown"
+    return error
+
+
+@meets(
+    errors.CopyRefused,
+    r"turns are not copied from one session into another; fork the session instead, which keeps them as they are",
+)
+async def a_turn_is_copied(place: Place) -> BaseException:
+    async with place.manager("hello") as manager:
+        await manager.create(session_id="s1")
+        await drained(manager.send("s1", "go", turn_id="t1"))
+        error = await caught(manager.copy_turns("s1", ["t1"]))
+        assert [row["session_id"] for row in await manager.list()] == ["s1"], "before there is a new one"
+    assert isinstance(error, errors.CopyRefused)
+    assert error.code == "copy_not_offered"
+    return error
+
+
+@meets(
+    errors.PlanRefused,
+    r"plan \w+ is at revision 2, and revision 1 was to be approved; read the newest, then approve that",
+)
+async def a_plan_that_was_revised_is_approved(place: Place) -> BaseException:
+    async with place.manager("hello") as manager:
+        await manager.create(session_id="s1")
+        first = await manager.plans.propose("s1", title="it", steps=[])
+        await manager.plans.propose("s1", title="and that", steps=[], proposal_id=first["proposal_id"])
+        error = await caught(manager.plans.approve("s1", first["proposal_id"], expected_revision=1))
+    assert isinstance(error, errors.PlanRefused)
+    assert error.code == "revision_conflict"
+    return error
+
+
 # ---------------------------------------------------------------- the app
 
 
