@@ -200,7 +200,7 @@ def _judge_ids(
     for key in ("handoff_id", "claim_id", "successor_run_id", "successor_invocation_id"):
         if not 0 < len(data[key]) <= MAX_ID:
             return f"its {key} has {len(data[key])} characters, and an id has 1 to {MAX_ID}"
-    if root not in turn.run_ids and not runs.known(root):
+    if turn.opened and root not in turn.run_ids and not runs.known(root):
         return f"its root run {root} does not exist"
     if successor in turn.run_ids or runs.known(successor) or successor in continuations.by_target:
         return f"its successor {successor} exists already"

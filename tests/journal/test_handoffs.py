@@ -253,9 +253,9 @@ def admit(story: Story) -> None:
 
 
 def claimed_in_vain() -> Story:
-    """A claim whose turn never came; the number of its turn went to another."""
+    """A claim whose run can never come: its turn was there before."""
     story = Story().start().end("interrupted")
-    story.claim("r1")
+    story.claim("r1", target_run=story.run("rT", "t1"))
     story.turn = 1
     return standing(story)
 
@@ -306,7 +306,7 @@ FORGED: dict[str, Forged] = {
     "a created run for a successor": Forged(
         "rS exists", then(lambda story: story.add("run/created", {"run": story.run("rS", "t1")}))
     ),
-    "a claimed run for a successor": Forged("r2 exists", claimed_in_vain, {"run_id": "r2", "successor_run_id": "r2"}),
+    "a claimed run for a successor": Forged("rT exists", claimed_in_vain, {"successor_run_id": "rT"}),
     "an admitted run for a successor": Forged("rA was admitted", then(admit), {"successor_run_id": "rA"}),
     "a handoff that is there": Forged("h-r1' exists", handed_twice, {"handoff_id": "h-r1'"}),
     "a claim that is there": Forged("c-r1' exists", handed_twice, {"claim_id": "c-r1'"}),
@@ -392,7 +392,8 @@ def test_a_turn_whose_beginning_was_lost_has_any_root() -> None:
     lost = [event.seq for event in story.events if event.seq and event.seq < story.first["r1'"] - 2]
     state = fold(story, lost)
     assert not state.turns.open["t1"].opened
-    assert refused(state, "handoff/pause", pause_data(story, root_run_id="r1'")) is None
+    for root in ("r1", "r1'", "r9"):
+        assert refused(state, "handoff/pause", pause_data(story, root_run_id=root)) is None
 
 
 def test_a_writer_pauses_no_run_without_a_composition() -> None:

@@ -160,6 +160,16 @@ def claimed_to_resume(story: Story) -> None:
     story.add("continuation/claim", {**claim, "claim_id": "c-r1'", "purpose": "resume"})
 
 
+def claimed_to_resume_it(story: Story) -> None:
+    claim = story.claim("r1", "handoff", claim_id="another", target_run=story.run("rX", "tX"))
+    target = story.run("r1'", "t1")
+    story.add("continuation/claim", {**claim, "claim_id": "c-r1'", "purpose": "resume", "target_run": target})
+
+
+def claimed_for_another_turn(story: Story) -> None:
+    story.claim("r1", "handoff", target_run=story.run("r1'", "tX"))
+
+
 def boundary_held(story: Story) -> None:
     story.claim("r1", "handoff", claim_id="another", target_run=story.run("rX", "t1"))
 
@@ -190,6 +200,8 @@ def claimed_and_over(story: Story) -> None:
         created_unclaimed,
         claimed_for_another,
         claimed_to_resume,
+        claimed_to_resume_it,
+        claimed_for_another_turn,
         boundary_held,
         successor_held,
         admitted,

@@ -55,6 +55,7 @@ def test_an_unknown_turn_comes_first() -> None:
 
 def test_what_a_fork_has_inherited_counts() -> None:
     parent = Story().start().step().says().end_step().pause().go_on("r1", "handoff").end().plain_turn()
+    parent.start().end("interrupted").go_on("r3").end()
     child = Story()
     for event in parent.events:
         child.state.inherit(event)
@@ -62,4 +63,5 @@ def test_what_a_fork_has_inherited_counts() -> None:
         child.state.apply(event)
     assert child.state.continuations.claims == {}
     assert code(child, "t1") == "branch_runtime_fact_rewrite_unsupported"
-    assert code(child, "t2") == "copy_not_offered"
+    assert code(child, "t4") == "branch_runtime_fact_rewrite_unsupported"
+    assert code(child, "t2", "t3") == "copy_not_offered"
