@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from support.builder import Builder
 from support.command import here
+from support.lineages import Story
 
 COMMANDS = (
     ["inspect", "--events"],
@@ -41,7 +42,22 @@ def realistic() -> bytes:
     return bytes(journal.raw())
 
 
+def handed_over() -> bytes:
+    """A turn that was handed over twice, the second time for nobody, while a plan is carried out."""
+    journal = Story()
+    journal.add("plan/proposed", {"proposal_id": "p", "revision": 1, "turn_id": "t1", "title": "t", "steps": [
+        {"id": "1", "title": "chairs", "description": ""}]})  # fmt: skip
+    journal.add("plan/approved", {"proposal_id": "p", "revision": 1, "execution_id": "e"})
+    journal.plain_turn().start("héllo").step().says("", ["a"])
+    journal.tool("a")
+    journal.end_step().pause().go_on("r2", "handoff").step(2).says("", ["b"])
+    journal.tool("b")
+    journal.end_step().pause()
+    return bytes(journal.raw())
+
+
 REALISTIC = realistic()
+HANDED_OVER = handed_over()
 
 
 def check(path: Path, raw: bytes) -> None:
@@ -98,11 +114,11 @@ def test_a_corpus_of_hostile_files(tmp_path: Path, raw: bytes) -> None:
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(cut=st.integers(0, len(REALISTIC)), at=st.integers(0, len(REALISTIC) - 1), byte=st.integers(0, 255))
-def test_a_cut_and_a_changed_byte(tmp_path: Path, cut: int, at: int, byte: int) -> None:
-    raw = bytearray(REALISTIC)
-    raw[at] = byte
-    check(tmp_path / "journal.jsonl", bytes(raw[: cut or None]))
+@given(whole=st.sampled_from([REALISTIC, HANDED_OVER]), data=st.data(), byte=st.integers(0, 255))
+def test_a_cut_and_a_changed_byte(tmp_path: Path, whole: bytes, data: st.DataObject, byte: int) -> None:
+    raw = bytearray(whole)
+    raw[data.draw(st.integers(0, len(raw) - 1))] = byte
+    check(tmp_path / "journal.jsonl", bytes(raw[: data.draw(st.integers(0, len(raw))) or None]))
 
 
 ANYTHING = st.recursive(
@@ -115,22 +131,24 @@ ANYTHING = st.recursive(
     ),
     max_leaves=5,
 )
-LINES = [json.loads(line) for line in REALISTIC.splitlines()[1:]]
+#: Events of several journals.
+LINES = [[json.loads(line) for line in raw.splitlines()[1:]] for raw in (REALISTIC, HANDED_OVER)]
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    changes=st.lists(st.tuples(st.integers(0, len(LINES) - 1), st.integers(0, 20), ANYTHING), min_size=1, max_size=6),
+    lines=st.sampled_from(LINES),
+    changes=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 20), ANYTHING), min_size=1, max_size=6),
     more=st.dictionaries(
         st.sampled_from(["error", "usage", "reason", "call_seq", "operation_id", "quotes", "cleanup"]), ANYTHING
     ),
 )
 def test_well_chained_events_with_anything_inside(
-    tmp_path: Path, changes: list[tuple[int, int, Any]], more: dict[str, Any]
+    tmp_path: Path, lines: list[dict[str, Any]], changes: list[tuple[int, int, Any]], more: dict[str, Any]
 ) -> None:
-    events = [(line["type"], dict(line["data"])) for line in LINES]
+    events = [(line["type"], dict(line["data"])) for line in lines]
     for number, key, value in changes:
-        data = events[number][1]
+        data = events[number % len(events)][1]
         data[list(data)[key % len(data)]] = value
         data.update({key: value for key, value in more.items() if key not in data})
     journal = Builder()
