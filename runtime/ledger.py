@@ -178,7 +178,7 @@ class Ledger:
             events = self._recorder.add_batch(self._ending(reason, before, settle))
         self.sealed = True
         self._unknown = [call for call in progress.calls if call.operation_id is not None and not call.answered]
-        progress.step_open = False
+        progress.step_open = self._implicit = False
         progress.streaming = None
         self._close_live()
         for event in events:
