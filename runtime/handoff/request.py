@@ -60,11 +60,16 @@ class HandoffRequest:
         if not self.ready.done():
             self.ready.set_result(True)
 
-    def finish(self, sealed: bool | BaseException) -> None:
-        """Once: whatever comes after it changes nothing."""
-        self.over, self.held = True, False
+    def let_go(self) -> None:
+        """The run comes to its end: it stands at no boundary any more, and comes to none."""
+        self.held = False
         if not self.ready.done():
             self.ready.set_result(False)
+
+    def finish(self, sealed: bool | BaseException) -> None:
+        """Once: whatever comes after it changes nothing."""
+        self.over = True
+        self.let_go()
         if not self.sealed.done():
             if isinstance(sealed, bool):
                 self.sealed.set_result(sealed)

@@ -111,6 +111,11 @@ class RunInteractions:
         if not run.ledger.sealed:
             run.ledger.tell_now(_SHOWN[kind], **{**request, "interaction_id": interaction_id})
 
+    @property
+    def waits(self) -> bool:
+        """Is something asked, or on its way there, and not answered?"""
+        return bool(self._waiting)
+
     def close(self) -> None:
         """Nothing is asked any more."""
         self._closed = True

@@ -300,6 +300,9 @@ class Course:
                 await self._parts.failpoint("before_handoff_pause")
             if not run.handing.concluded():
                 raise missing()
+            if run.handing.tried:
+                # Before the iterator is closed: that may take its time, or hang.
+                await run.end()
         except _Over:
             pass
         except Exception as error:
@@ -508,7 +511,7 @@ class Course:
 
     def _said_over(self, run: Run, failures: BaseException | None) -> None:
         pause = run.handing.pause
-        if pause is None or run.lost:
+        if pause is None:
             reason = None if run.reason is None else run.reason["kind"]
             self._parts.say(run, "run_ended", reason=reason, error=failures)
         else:

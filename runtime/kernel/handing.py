@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Handing:
     """Of one run. ``request``: the newest. ``paused``: the backend was told to pause, for that request.
 
-    ``composed``: the run's composition is durable. ``pause``: the data of the handoff/pause, from when it was handed to
-    the writer; ``tried``: that was tried.
+    ``composed``: the run's composition is durable. ``pause``: the data of the handoff/pause, once that is durable.
+    ``tried``: it was handed to the writer, or that was tried.
     """
 
     def __init__(self, run: "Run") -> None:
@@ -101,10 +101,12 @@ class Handing:
             raise Misbehaved("backend_error", text)
         at_rest = ledger.rest()
         request = self.request
-        if request is None or request.over or not at_rest or self._taken or _is_set(signal) or run.claimant is not None:
+        if request is None or not at_rest or not self._holds(request, signal):
             return "continue"
         # Whoever is told that it stands here finds on the disk what it stands behind.
         await ledger.barrier()
+        if not self._holds(request, signal):
+            return "continue"
         request.hold(remaining_steps)
         try:
             await self._decided(request, signal)
@@ -114,6 +116,12 @@ class Handing:
             self.paused = True
             return "pause"
         return "continue"
+
+    def _holds(self, request: HandoffRequest, signal: asyncio.Event | None) -> bool:
+        """Can a backend that is between two steps be held there for the request?"""
+        run = self._run
+        goes_on = request.over or _is_set(signal) or run.claimant is not None
+        return not (goes_on or self._taken or run.asking.waits)
 
     async def _decided(self, request: HandoffRequest, signal: asyncio.Event | None) -> None:
         run = self._run
@@ -168,20 +176,31 @@ class Handing:
         try:
             if self._taken:
                 raise InvalidEvent("a steering message was taken and not acknowledged", type=draft.type)
+            if run.asking.waits:
+                raise InvalidEvent("a person was asked and has not answered", type=draft.type)
             run.ledger.seal(draft)
         except InvalidEvent as error:
+            self.tried = False
             text = f"the backend was told to pause and does not stand at a step boundary: {error}; mend the backend"
             raise Misbehaved("backend_error", text) from error
-        self.pause = draft.data
         run.claim_terminal("handoff", None)
         return True
 
+    def claimed(self) -> None:
+        """It is decided how the run ends: it is held no more."""
+        if self.request is not None:
+            self.request.let_go()
+
+    def sealed(self) -> None:
+        """The pause is durable."""
+        assert self.request is not None
+        self.pause = self._draft(self.request).data
+        self.request.finish(True)
+
     def over(self, error: BaseException | None) -> None:
-        """The pause is durable, or the run has exited without one."""
-        request = self.request
-        if request is not None:
-            durable = self.pause is not None and not self._run.lost
-            request.finish(True if durable else error if self.tried and error is not None else False)
+        """The run has exited."""
+        if self.request is not None:
+            self.request.finish(error if self.tried and error is not None else False)
 
     # ------------------------------------------------------------ what the run is made of
 

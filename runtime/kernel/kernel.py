@@ -290,8 +290,11 @@ class RuntimeKernel:
             return _joined(attempt.future)
         session = self._entries.usable(session_id)
         if handed_over and session is not None and session.journal.state.continuations.pausing:
+            # At once: a kernel that closes waits for it.
+            entry.users += 1
             giving_up = self._parts.spawn(self._give_up(session_id, source, stop_id), "give a handoff up")
             giving_up.add_done_callback(seen)
+            giving_up.add_done_callback(lambda _: self._left(entry))
             return _joined(giving_up)
         generation = entry.generation
         return self._done(None if generation is None else generation.failure)
@@ -327,11 +330,17 @@ class RuntimeKernel:
         runs in the session: the journal is not to be trusted until it was opened again.
         """
         self._refuse_closed()
+        async with self._held(session_id) as session:
+            self._refuse_closed()
+            yield session
+
+    @asynccontextmanager
+    async def _held(self, session_id: str) -> AsyncIterator[OpenSession]:
+        """``session``, also while the kernel closes."""
         entry = self._entries.get(session_id)
         entry.users += 1
         try:
             session = await self._entries.opened(entry)
-            self._refuse_closed()
             try:
                 yield session
             except (JournalWriteError, JournalConflict) as error:
@@ -339,9 +348,12 @@ class RuntimeKernel:
                     self._journal_failed(entry, session, error)
                 raise
         finally:
-            entry.users -= 1
-            entry.changed()
-            self._idle.tidy(entry)
+            self._left(entry)
+
+    def _left(self, entry: Entry) -> None:
+        entry.users -= 1
+        entry.changed()
+        self._idle.tidy(entry)
 
     def opened(self, session_id: str) -> OpenSession | None:
         """The session if it is open here and its journal has not failed."""
@@ -372,14 +384,7 @@ class RuntimeKernel:
 
     async def _append(self, session_id: str, decide: Callable[[OpenSession], Sequence[Draft]]) -> list[Event]:
         async with self.session(session_id) as session:
-            drafts = decide(session)
-            if not drafts:
-                return []
-            events = session.journal.append_batch(drafts)
-            for event in events:
-                session.observe(event)
-            await session.journal.aflush()
-            return events
+            return await _appended(session, decide(session))
 
     def status(self, session_id: str) -> SessionStatus:
         entry = self._entries.find(session_id)
@@ -568,18 +573,18 @@ class RuntimeKernel:
 
     async def _give_up(self, session_id: str, source: str, stop_id: str) -> None:
         """Ends a turn that waits for its successor, as stopped. Raises JournalError."""
-
-        def stopped(session: OpenSession) -> Sequence[Draft]:
+        async with self._held(session_id) as session:
             state = session.journal.state
             handoff = next(iter(state.continuations.pending()), None)
-            if handoff is None or self.running(session_id) is not None:
-                return []
+            if handoff is None or self.running(session_id) not in (None, handoff.data["run_id"]):
+                # Another stop may have given it up, and what that wrote need not be durable yet.
+                await session.journal.aflush()
+                return
             turn_id = handoff.data["turn_id"]
             said = {"stop_id": stop_id, "turn_id": turn_id, "source": source, "mode": "immediate"}
             reason = {"kind": "aborted", "source": source}
-            return [Draft("turn/stop_requested", said), *abandonment(state, handoff.handoff_id, reason)]
-
-        await self.append(session_id, stopped)
+            drafts = abandonment(state, handoff.handoff_id, reason)
+            await _appended(session, [Draft("turn/stop_requested", said), *drafts])
 
     async def _carry_out(self, attempt: StopAttempt) -> None:
         run = attempt.run
@@ -662,6 +667,17 @@ def _root(root: object) -> JsonObject | None:
     if root is None or (isinstance(root, dict) and isinstance(root.get("kind"), str) and root["kind"]):
         return root
     raise InvalidEvent("root must be an object with a text as its `kind`", type="turn/start", key="run.root")
+
+
+async def _appended(session: OpenSession, drafts: Sequence[Draft]) -> list[Event]:
+    """As one batch, durable when this returns. Raises JournalError, InvalidEvent."""
+    if not drafts:
+        return []
+    events = session.journal.append_batch(drafts)
+    for event in events:
+        session.observe(event)
+    await session.journal.aflush()
+    return events
 
 
 def _joined(future: "asyncio.Future[None]") -> "asyncio.Future[None]":

@@ -117,6 +117,7 @@ class Run:
         if self.claimant is not None:
             return False
         self.claimant, self.reason = claimant, reason
+        self.handing.claimed()
         return True
 
     async def close_interactions(self) -> None:
@@ -274,7 +275,7 @@ class Run:
         assert ledger is not None
         if self.claimant == "handoff":
             await ledger.barrier()
-            self.handing.over(None)
+            self.handing.sealed()
             return
         assert self.reason is not None
         if not self.opened and not ledger.sealed:

@@ -89,14 +89,14 @@ class StopAttempt:
     async def _handed_over(self) -> BaseException | None:
         """The run was sealed before the stop came: the turn is ended for the successor, which never runs."""
         run, (stop_id, source, _) = self.run, self._unnoted[0]
-        await run.entry.until(lambda: run.exited)
-        if self._give_up is None or run.lost:
-            return combine(f"run {run.identity.run_id} was not handed over cleanly", run.failures)
-        try:
-            await self._give_up(source, stop_id)
-        except JournalError as error:
-            return error
-        return None
+        await run.entry.until(lambda: run.ended or run.exited)
+        failures: list[BaseException | None] = [*run.failures]
+        if self._give_up is not None and run.handing.pause is not None:
+            try:
+                await self._give_up(source, stop_id)
+            except JournalError as error:
+                failures.append(error)
+        return combine(f"stopping run {run.identity.run_id}, which was handed over, failed in several ways", failures)
 
     async def _settled(self) -> "list[asyncio.Task[Any]]":
         if self._beside:
