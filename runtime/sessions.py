@@ -18,6 +18,7 @@ from ..journal.writer import wall_ms
 from ..repair.session import writer_of
 from .app.definition import App, app_of
 from .backends.base import BackendRegistry, StopMode
+from .composition import RunComposition
 from .continuation.drafts import settle
 from .continuation.failpoints import Hook, nowhere
 from .continuation.outcomes import outcome_of, stated
@@ -50,7 +51,7 @@ from .kernel.authority import RuntimeMessageAuthority
 from .kernel.generations import Deadlines
 from .kernel.kernel import RuntimeKernel, SessionStatus
 from .kernel.stream import TurnStream
-from .lifecycle import Lifecycle, Listener
+from .lifecycle import Lifecycle, Listener, log
 from .lingering import lingering
 from .opening import facts_of
 from .permissions import MODES
@@ -515,6 +516,7 @@ class SessionManager:
             enabled=self._app.safe_boundary_resume_enabled,
             backends=self._app.backends,
             new_id=self._new_id,
+            composition=self._composition(facts.state),
         )
         return attrs.evolve(planned, diagnostics=(*planned.diagnostics, *notes))
 
@@ -725,6 +727,20 @@ class SessionManager:
         factory = self._app.backends.get(str(settings.get("backend", "")))
         tools = getattr(factory, "tools", None)
         return self._app.tools if tools is None else tools
+
+    def _composition(self, state: State) -> RunComposition | None:
+        """What a run of the session would be made of now, as far as its backend's factory tells without building one."""
+        settings = state.session.settings()
+        factory = self._app.backends.get(str(settings.get("backend", "")))
+        made = getattr(factory, "composition", None)
+        if made is None:
+            return None
+        try:
+            composition: object = made(settings, self._app.tools)
+        except Exception as error:
+            log.warning("what a run would be made of cannot be told: %s", describe(error, typed=True))
+            return None
+        return composition if isinstance(composition, RunComposition) else None
 
     async def _reconcile(self, session: OpenSession) -> int:
         return await reconcile_calls(
