@@ -729,7 +729,7 @@ class SessionManager:
         return self._app.tools if tools is None else tools
 
     def _composition(self, state: State) -> RunComposition | None:
-        """What a run of the session would be made of now, as far as its backend's factory tells without building one."""
+        """What a run of the session would be made of now, where its backend's factory tells without building one."""
         settings = state.session.settings()
         factory = self._app.backends.get(str(settings.get("backend", "")))
         made = getattr(factory, "composition", None)
