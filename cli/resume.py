@@ -214,7 +214,8 @@ async def planned(
         message = (
             f"{waits}. {ways}; or give the handoff up with `{command}`: then the turn has failed, and can be resumed."
         )
-        doc["diagnostics"].append({"code": "handoff_pending", "message": message})
+        others = [row for row in doc["diagnostics"] if row["code"] != "handoff_pending"]
+        doc["diagnostics"] = [*others, {"code": "handoff_pending", "message": message}]
     if meant.run_id is not None and plan.rejection_reasons == ("source_run_unreadable",):
         return plan, Answer(doc, exits.USAGE)
     return plan, Answer(doc, exits.OF_PLAN[plan.disposition])

@@ -22,6 +22,10 @@ _SALVAGE = (
     "run `maka journal repair --salvage` (with --dry-run first); it copies the damaged bytes aside and removes none"
 )
 _RUNTIME = "nothing to repair; a runtime that opens the session picks this up"
+_HANDED_OVER = (
+    "nothing to repair; `maka session resume TARGET` lets the successor finish the turn, and `maka session settle TARGET "
+    "--handoff ID` gives the handoff up"
+)
 _NOTHING = "nothing to do"
 
 
@@ -57,9 +61,8 @@ CODES: Final[dict[str, Code]] = {
         "warning", "restore the parent as it was at the fork point; the fork stays readable by itself"
     ),
     "blob_missing": Code("warning", "restore the file into blobs/ under the session; the event keeps what was shown"),
-    **dict.fromkeys(
-        ("admitted_without_run", "queued_messages", "pending_handoff", "active_plan"), Code("info", _RUNTIME)
-    ),
+    **dict.fromkeys(("admitted_without_run", "queued_messages", "active_plan"), Code("info", _RUNTIME)),
+    "pending_handoff": Code("info", _HANDED_OVER),
     "extension_events": Code("info", _NOTHING),
     "quarantine": Code("info", _NOTHING),
     **dict.fromkeys(

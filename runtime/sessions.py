@@ -207,7 +207,8 @@ class SessionManager:
         return session_id
 
     async def list(self) -> Rows:
-        """``[{session_id, name, last_activity, turns, verdict, labels, flagged, archived, unsettled, running}]``.
+        """``[{session_id, name, last_activity, turns, verdict, labels, flagged, archived, unsettled, active_plan,
+        pending_handoff, running}]``.
 
         ``running`` are the ids of turns that wait or run in this process. What a look at a snapshot or at the end of a
         file cannot tell is None, and a ``verdict`` is ``unchecked``: ``read`` tells. Damaged sessions are listed too.
@@ -578,7 +579,8 @@ class SessionManager:
         turn = None if run_id is None or opened is None else opened.journal.state.turns.by_run(run_id)
         if run_id is None or turn is None:
             raise HandoffRefused(
-                f"nothing runs in session {session_id} here that could be handed over", code="run_unknown"
+                f"nothing runs in session {session_id} here that could be handed over; call this while a turn does",
+                code="run_unknown",
             )
         if self._epoch is None:
             self._epoch = self._new_id()
@@ -605,6 +607,7 @@ class SessionManager:
             await self._commit(session_id, run_id, request)
             if not await asyncio.shield(request.sealed):
                 raise _ended_otherwise(session_id, run_id)
+            await self.kernel.exited(session_id, run_id)
         finally:
             request.cancel()
         return pause.draft(run_id=run_id, turn_id=turn.turn_id, remaining_steps=request.remaining_steps).data

@@ -19,7 +19,7 @@ Fault = tuple[str, str]
 
 #: A claim's state → what it means, and what to do.
 _ADVICE: Final[dict[ClaimState, str]] = {
-    "reserved": "its run has not started; a runtime that opens the session picks this up",
+    "reserved": "its run has not started; `maka session resume TARGET` starts it",
     "repair_required": "its run was cut off; `maka session resume TARGET` repairs the session and goes on from there",
     "started_indeterminate": "whether its run asked the model is not known; look at what it may have done, then end it "
     "with `maka session settle TARGET --claim {claim}`",

@@ -197,6 +197,11 @@ REMARKS: Final[dict[str, Code]] = {
         "Its successor will be refused (`source_identity_changed`): give the handoff up, and go on from the run that "
         "comes of that.",
     ),
+    "handoff_pending": Code(
+        "The turn was handed over and waits for its successor.",
+        "Until that has gone on, or the handoff is given up with `maka session settle --handoff ID`, new messages are "
+        "refused.",
+    ),
     "source_completed": Code(
         "The run has completed. Going on from it answers the same message anew.",
         "The answer that was given stays in the journal, and no model is told of it any more; send a new message if "

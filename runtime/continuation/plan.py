@@ -1,6 +1,7 @@
 """Facts of a session → whether a run of it can be continued, and the continuation, or why not. No I/O."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from shlex import quote
 
 import attrs
 
@@ -90,9 +91,10 @@ def plan(
         return parked(said("source_run_unreadable", unreadable(facts.state, run_id)))
     handoff = handoff_of(facts.state, source)
     case = Case(facts, source, observation, purpose, turn_id, frozenset(rerun), handoff, backends, composition)
+    waits = [_waits(case)] if purpose == "handoff" and handoff is not None else []
     if (alone := refusal(case)) is not None:
-        return parked(alone)
-    noted = remarks(case)
+        return parked(alone, *waits)
+    noted = [*remarks(case), *waits]
     if found := obstacles(case):
         return parked(*found, *noted)
     ids = _mint(case, new_id)
@@ -102,7 +104,7 @@ def plan(
         session_id=facts.session_id,
         source_run_id=run_id,
         disposition="continue",
-        diagnostics=tuple(noted),
+        diagnostics=tuple(remarks(case)),
         continuation=_continuation(case, ids),
     )
 
@@ -127,6 +129,17 @@ def would_park(facts: Facts, draft: Draft, observation: SafetyObservation | Unob
         return [alone]
     taken = [said("continuation_identity_reused", what) for what in _taken(case, _reserved(case, handoff))]
     return [*obstacles(case), *taken, *unlike(case)]
+
+
+def _waits(case: Case) -> Diagnostic:
+    assert case.handoff is not None, "a handoff without one is no handoff"
+    pause = case.handoff.data
+    return said(
+        "handoff_pending",
+        f"Turn {shown(pause['turn_id'])} waits for run {shown(pause['successor_run_id'])}",
+        f"Until that has gone on, or the handoff is given up (`maka session settle {case.session} --handoff "
+        f"{quote(shown(pause['handoff_id']))}`), new messages are refused.",
+    )
 
 
 def _unobserved(why: Unobserved) -> Diagnostic:

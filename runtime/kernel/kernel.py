@@ -405,6 +405,12 @@ class RuntimeKernel:
         entry = self._entries.find(session_id)
         return None if entry is None or entry.current is None else entry.current.identity.run_id
 
+    async def exited(self, session_id: str, run_id: str) -> None:
+        """Waits until the run is over here, cleaned up and told; a run that is not here is."""
+        entry = self._entries.find(session_id)
+        if entry is not None:
+            await entry.until(lambda: all(run.identity.run_id != run_id for run in entry.runs))
+
     def refuse_busy(self, session_id: str) -> None:
         """Raises SessionBusy while a turn of the session waits, runs or is stopped here."""
         entry = self._entries.find(session_id)
@@ -671,11 +677,10 @@ def _root(root: object) -> JsonObject | None:
 
 async def _appended(session: OpenSession, drafts: Sequence[Draft]) -> list[Event]:
     """As one batch, durable when this returns. Raises JournalError, InvalidEvent."""
-    if not drafts:
-        return []
-    events = session.journal.append_batch(drafts)
+    events = session.journal.append_batch(drafts) if drafts else []
     for event in events:
         session.observe(event)
+    # Also where there was nothing left to do: what that was decided on may still be on its way to the disk.
     await session.journal.aflush()
     return events
 

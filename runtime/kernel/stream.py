@@ -46,8 +46,13 @@ class TurnStream:
 
     @property
     def reason(self) -> JsonObject | None:
-        """How the turn ended, as its ``turn/end`` says; None while it has none on disk."""
+        """How the turn ended, as its ``turn/end`` says; None while it has none on disk, also if it was handed over."""
         return self._run.reason if self._run.ended and not self._run.lost else None
+
+    @property
+    def pause(self) -> JsonObject | None:
+        """The data of the handoff/pause that has sealed the run, once it is on disk: a successor finishes the turn."""
+        return self._run.handing.pause if self._run.ended and not self._run.lost else None
 
     def __aiter__(self) -> "TurnStream":
         return self

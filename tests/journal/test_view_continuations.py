@@ -444,7 +444,7 @@ def test_each_state_has_its_advice() -> None:
     assert "nothing to do" in story.state.continuation_rows()[0]["advice"]
     story.start().step().says().end_step()
     story.pause().claim("r3", "handoff")
-    assert "picks this up" in story.state.continuation_rows()[1]["advice"]
+    assert "has not started" in story.state.continuation_rows()[1]["advice"]
 
 
 def test_the_depth_of_a_lineage() -> None:
