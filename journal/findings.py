@@ -23,8 +23,8 @@ _SALVAGE = (
 )
 _RUNTIME = "nothing to repair; a runtime that opens the session picks this up"
 _HANDED_OVER = (
-    "nothing to repair; `maka session resume TARGET` lets the successor finish the turn, and `maka session settle TARGET "
-    "--handoff ID` gives the handoff up"
+    "nothing to repair; `maka session resume TARGET` lets the successor finish the turn, and `maka session settle "
+    "TARGET --handoff ID` gives the handoff up"
 )
 _NOTHING = "nothing to do"
 

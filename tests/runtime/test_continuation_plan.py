@@ -776,6 +776,7 @@ def test_every_remark_has_its_test() -> None:
         "configuration_changed",
         "composition_changed",
         "composition_missing",
+        "handoff_pending",
         "tools_missing",
         "later_turn_left_out",
     }
@@ -897,6 +898,17 @@ def test_the_handoff_that_is_meant_is_the_one_that_waits() -> None:
     session.resume(purpose="handoff")
     assert reasons(session.plan(purpose="handoff")) == ["resume_candidate_missing"]
     assert "No run of the session was handed over" in told(session.plan(purpose="handoff"))
+
+
+def test_a_handoff_that_parks_says_that_its_turn_goes_on_waiting() -> None:
+    session = paused()
+    elsewhere = attrs.evolve(SEEN, workspace_identity="another")
+    planned = session.plan("r1", purpose="handoff", observation=elsewhere)
+    assert reasons(planned) == ["workspace_identity_mismatch"]
+    assert [each.code for each in planned.diagnostics] == ["workspace_identity_mismatch", "handoff_pending"]
+    assert "`maka session settle s1 --handoff 'h-r1'\"'\"''`" in told(planned)
+    ordinary = session.plan("r1", observation=elsewhere)
+    assert [each.code for each in ordinary.diagnostics] == ["runtime_identity_mismatch"]
 
 
 def test_a_run_that_was_handed_over_without_a_composition_is_planned_and_that_is_remarked_on() -> None:
