@@ -60,8 +60,8 @@ class Steering:
 class Steps:
     """The steps of one run. ``stopped`` is asked before each; ``ask`` is what a tool asks a person with.
 
-    ``boundary`` is awaited before each, with the number of those that may still be made (None: any): at ``pause`` they
-    end there. Without it nobody can hand the run over.
+    ``boundary`` is awaited before each where a handoff is ``wanted``, with the number of those that may still be made
+    (None: any): at ``pause`` they end there. Without it nobody can hand the run over.
     """
 
     sink: Sink
@@ -81,6 +81,7 @@ class Steps:
     ask: Ask = ask_nobody
     steering: Steering | None = None
     boundary: Callable[[int | None], Awaitable[Boundary]] | None = None
+    wanted: Callable[[], bool] = lambda: True
     _last_header: JsonObject | None = attrs.field(default=None, init=False)
     _dispatcher: Dispatcher = attrs.field(init=False)
 
@@ -115,7 +116,7 @@ class Steps:
                 return end
             if self.stopped():
                 break
-            if self.boundary is not None:
+            if self.boundary is not None and self.wanted():
                 paused = await self._paused(self.boundary, done)
                 if self.stopped():
                     break

@@ -59,6 +59,10 @@ async def _goes_on(signal: asyncio.Event | None = None, remaining_steps: int | N
     return "continue"
 
 
+def _always() -> bool:
+    return True
+
+
 async def _unrecorded(run_id: str, composition: RunComposition, /) -> None:
     pass
 
@@ -90,6 +94,7 @@ class SendInput:
     backend whose runs can be handed over: it tells how many steps it would still make (None: without a limit), and
     waits while somebody asks for a handoff. At ``pause`` it ends ``send`` without another event; a ``complete`` is
     taken all the same, and then nothing is handed over. ``signal``, once set, lets it ``continue`` at once.
+    ``handoff_wanted()``: does somebody ask just now? A backend to which a boundary costs something may look there first.
     """
 
     session_id: str
@@ -104,6 +109,7 @@ class SendInput:
     continuation: ContinuedFrom | None = None
     head_anchor: JsonObject | None = None
     handoff_boundary: Callable[[asyncio.Event | None, int | None], Awaitable[Boundary]] = _goes_on
+    handoff_wanted: Callable[[], bool] = _always
     pull_steering: Callable[[], Sequence[SteeringLease]] = _none
     ack_steering: Callable[[Sequence[str]], None] = _ignore
     nack_steering: Callable[[Sequence[str]], None] = _ignore

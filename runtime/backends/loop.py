@@ -245,6 +245,7 @@ class _Run:
             ask=self._ask,
             steering=Steering(input.pull_steering, input.ack_steering, input.nack_steering),
             boundary=None if backend.prepare_run_composition is None else self._boundary,
+            wanted=input.handoff_wanted,
         )
 
     async def _ask(self, kind: InteractionKind, request: JsonObject) -> JsonObject:

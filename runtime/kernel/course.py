@@ -350,6 +350,7 @@ class Course:
             interactions=run.asking,
             max_steps=run.opening.max_steps,
             handoff_boundary=run.handing.boundary,
+            handoff_wanted=run.handing.wanted,
             **run.opening.given(),
             **steering,
         )

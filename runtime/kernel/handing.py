@@ -90,6 +90,10 @@ class Handing:
 
     # ------------------------------------------------------------ the backend
 
+    def wanted(self) -> bool:
+        """Does somebody wait for the backend to come to a boundary?"""
+        return self.request is not None and not self.request.over
+
     async def boundary(self, signal: asyncio.Event | None = None, remaining_steps: int | None = None) -> Boundary:
         """See ``SendInput.handoff_boundary``."""
         run, ledger = self._run, self._run.ledger

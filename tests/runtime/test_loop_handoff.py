@@ -84,6 +84,20 @@ def test_it_stands_before_each_step_and_all_that_was_said_is_durable(seed: int) 
     assert [types.count("step/end") for types in stand.seen] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_where_nobody_asks_for_a_handoff_the_boundary_costs_nothing(seed: int) -> None:
+    stand = Stand()
+    bench = bench_of(stand, three_steps())
+    asked = iter([False, True, False])
+    bench.wanted = lambda: next(asked)
+    bench.run(seed)
+    assert bench.reason == {"kind": "completed"}
+    assert len(stand.stood) == 1
+    alone = bench_of(Stand(), three_steps(), handoff=False).run(seed)
+    # For what the run is made of, and for the one boundary.
+    assert bench.journal.syncs <= alone.journal.syncs + 2
+
+
 def test_without_a_limit_any_number_of_steps_is_left() -> None:
     stand = Stand()
     bench_of(stand, three_steps()).run()

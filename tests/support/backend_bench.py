@@ -75,6 +75,8 @@ class Bench:
         #: The backend was told to pause.
         self.paused = False
         self.boundary = boundary
+        #: Does somebody ask for a handoff?
+        self.wanted: Callable[[], bool] = lambda: True
 
         async def sleep(seconds: float) -> None:
             self.slept.append(seconds)
@@ -135,6 +137,7 @@ class Bench:
                 interactions=self.person,
                 max_steps=self.max_steps,
                 handoff_boundary=self._stand,
+                handoff_wanted=lambda: self.wanted(),
                 pull_steering=self._pull,
                 ack_steering=lambda ids: self.settled.append(("ack", list(ids))),
                 nack_steering=lambda ids: self.settled.append(("nack", list(ids))),
