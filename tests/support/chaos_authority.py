@@ -29,16 +29,17 @@ class ChaosAuthority:
     def bind_run(self, identity: RunIdentity) -> "ChaosOwner":
         if self._watch.may("bind fails", 0.2):
             raise ChaosError("bind")
+        run_id = identity.run_id
         if self._watch.may("bind fails", 0.1):
             identity = RunIdentity(identity.session_id, identity.turn_id, "another")
-        self.owners.append(ChaosOwner(self._watch, identity))
+        self.owners.append(ChaosOwner(self._watch, identity, run_id))
         return self.owners[-1]
 
 
 class ChaosOwner:
-    """Implements InteractionOwner."""
+    """Implements InteractionOwner. ``of``: the run that it is asked for."""
 
-    def __init__(self, watch: Watch, identity: RunIdentity) -> None:
+    def __init__(self, watch: Watch, identity: RunIdentity, of: str) -> None:
         self.session_id = identity.session_id
         self.turn_id = identity.turn_id
         self.run_id = identity.run_id
@@ -46,6 +47,7 @@ class ChaosOwner:
         self.closed = False
         self.releases = 0
         self._watch = watch
+        self._of = of
 
     async def accept_user_question_request(self, request: InteractionRequest) -> None:
         watch = self._watch
@@ -71,7 +73,7 @@ class ChaosOwner:
         if watch.may("close is slow", 0.4):
             await asyncio.sleep(watch.random.uniform(0, 1.5))
         if watch.may("close fails", 0.3):
-            raise watch.failing(self.turn_id, "close")
+            raise watch.failing(self._of, "close")
         if watch.may("close hangs", 0.2):
             await asyncio.get_running_loop().create_future()
         self.closed = True
@@ -81,7 +83,7 @@ class ChaosOwner:
         if not self.closed or self.releases > 1:
             self._watch.wrong(f"the interactions of {self.turn_id} were released twice, or without a close")
         if self._watch.may("release fails", 0.3):
-            raise self._watch.failing(self.turn_id, "release")
+            raise self._watch.failing(self._of, "release")
 
 
 class ChaosMessages:
@@ -127,4 +129,4 @@ class ChaosMessageOwner:
         if self.releases > 1:
             self._watch.wrong(f"the messages of {self.turn_id} were released twice")
         if self._watch.may("messages fail", 0.3):
-            raise self._watch.failing(self.turn_id, "release messages")
+            raise self._watch.failing(self.run_id, "release messages")

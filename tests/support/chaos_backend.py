@@ -6,11 +6,13 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any, Final
 
 from maka.journal.events import JsonObject
-from maka.runtime.backends.base import SendInput, StopMode, StopReason
+from maka.runtime.backends.base import BackendContext, SendInput, StopMode, StopReason
+from maka.runtime.composition import RunComposition
 from maka.runtime.errors import InteractionRefused
 from maka.runtime.model import ModelError
 from maka.runtime.session_events import SessionEvent
@@ -18,6 +20,7 @@ from maka.runtime.session_events import SessionEvent
 #: What may go wrong in a process; each is drawn for it or not.
 HAZARDS: Final = (
     "activation fails",
+    "another agent",
     "archive",
     "bind fails",
     "build fails",
@@ -35,7 +38,9 @@ HAZARDS: Final = (
     "late events",
     "messages fail",
     "no complete",
+    "lookup fails",
     "open fails",
+    "preparation fails",
     "raises",
     "release fails",
     "request refused",
@@ -45,6 +50,7 @@ HAZARDS: Final = (
     "stop is slow",
     "sync fails",
     "two completes",
+    "wrong pause",
 )
 #: Hazards that meet each other.
 THEMES: Final = tuple(
@@ -57,6 +63,7 @@ THEMES: Final = tuple(
         ("sync fails", "open fails", "stop is slow", "late events"),
         ("activation fails", "build fails", "build is slow", "bind fails", "messages fail"),
         ("invalid event", "no complete", "raises", "two completes", "late events", "deaf"),
+        ("another agent", "lookup fails", "preparation fails", "wrong pause"),
     )
 )
 #: The text of a turn in which the backend behaves.
@@ -66,6 +73,20 @@ _QUESTION: Final = {"id": "q", "question": "?", "options": [{"label": "yes"}, {"
 
 class ChaosError(Exception):
     """Something failed, as it was to."""
+
+
+def composed(**values: str) -> RunComposition:
+    """What a run of these backends is made of."""
+    same = "sha256:" + "0" * 64
+    made = {
+        "composer_id": "test.chaos",
+        "composer_revision": "1",
+        "base_system_prompt_hash": same,
+        "tool_catalog_hash": same,
+        "tool_availability_hash": same,
+        "base_provider_options_hash": same,
+    }
+    return RunComposition(**{**made, **values})  # type: ignore[arg-type]
 
 
 class Watch:
@@ -80,15 +101,18 @@ class Watch:
         #: From now on nothing new goes wrong.
         self.quiet = False
         self.closing = False
-        #: Sessions in which a sync or an opening failed, a disposal failed; turns that were asked to stop.
+        #: Sessions in which a sync or an opening failed, a disposal failed; runs that were asked to stop.
         self.journal_failed: set[str] = set()
         self.undisposed: set[str] = set()
         self.stopping: set[str] = set()
+        #: Runs that turns were handed over to, and runs whose composition is on record and their source's.
+        self.successors: set[str] = set()
+        self.prepared: set[str] = set()
         #: Sends that were entered and have not ended: session, turn.
         self.sending: list[tuple[str, str]] = []
         self.sent: set[str] = set()
         self.happened: Counter[str] = Counter()
-        #: What cleaning up after a turn has failed with.
+        #: What cleaning up after a run has failed with.
         self.failures: dict[str, list[ChaosError]] = {}
 
     def may(self, hazard: str, chance: float) -> bool:
@@ -97,26 +121,29 @@ class Watch:
         self.happened[hazard] += 1
         return True
 
-    def enter(self, session_id: str, turn_id: str, usable: bool) -> None:
-        """``send`` of a turn is entered; ``usable``: its backend neither stops, nor failed to, nor was disposed."""
+    def enter(self, session_id: str, input: SendInput, usable: bool) -> None:
+        """``send`` of a run is entered; ``usable``: its backend neither stops, nor failed to, nor was disposed."""
+        turn_id, run_id = input.turn_id, input.run_id
         if any(session == session_id for session, _ in self.sending):
             self.wrong(f"sends of {session_id} overlap: {turn_id} and {self.sending}")
         if not usable:
             self.wrong(f"{turn_id} was sent on a backend that still stops, failed to, or was disposed")
-        if turn_id in self.stopping:
-            self.wrong(f"{turn_id} was sent although it had been asked to stop")
-        if turn_id in self.sent:
-            self.wrong(f"{turn_id} was sent twice")
+        if run_id in self.stopping:
+            self.wrong(f"{run_id} was sent although it had been asked to stop")
+        if run_id in self.sent:
+            self.wrong(f"{run_id} was sent twice")
+        if run_id in self.successors - self.prepared:
+            self.wrong(f"{run_id} was sent, and nobody knows whether it is the same agent")
         self.sending.append((session_id, turn_id))
-        self.sent.add(turn_id)
+        self.sent.add(run_id)
 
     def leave(self, session_id: str, turn_id: str) -> None:
         self.sending.remove((session_id, turn_id))
 
-    def failing(self, turn_id: str, what: str) -> ChaosError:
-        """An error of which those who wait for the turn have to be told."""
+    def failing(self, run_id: str, what: str) -> ChaosError:
+        """An error of which those who wait for the run have to be told."""
         error = ChaosError(what)
-        self.failures.setdefault(turn_id, []).append(error)
+        self.failures.setdefault(run_id, []).append(error)
         return error
 
     def wrong(self, what: str) -> None:
@@ -127,15 +154,16 @@ class Watch:
 class ChaosBackend:
     """Implements Backend. ``stop_calls`` holds reason and mode of each call."""
 
-    def __init__(self, watch: Watch, session_id: str, new_id: Callable[[], str]) -> None:
-        self.session_id = session_id
+    def __init__(self, watch: Watch, context: BackendContext) -> None:
+        self.session_id = session_id = context.session_id
         self.stop_calls: list[tuple[StopReason, StopMode]] = []
         self.disposals = 0
         self.stop_failed = False
         #: What its stop and its disposal have raised, and when.
         self.raised: list[tuple[float, ChaosError]] = []
         self._watch = watch
-        self._new_id = new_id
+        self._context = context
+        self._stopping = asyncio.Event()
         self._stopped = self._after_step = self._disposed = False
         self._stops = 0
         self._asking = False
@@ -143,6 +171,18 @@ class ChaosBackend:
         self._sleepers: dict[asyncio.Future[None], None] = {}
         if session_id in watch.undisposed:
             watch.wrong(f"a backend was built for {session_id}, where one could not be disposed")
+
+    async def prepare_run_composition(self, run_id: str, turn_id: str) -> None:
+        watch = self._watch
+        if watch.may("preparation fails", 0.2):
+            raise ChaosError("prepare")
+        if watch.may("preparation fails", 0.2):
+            return
+        changed = run_id in watch.successors and watch.may("another agent", 0.3)
+        made = composed(tool_catalog_hash="sha256:" + "1" * 64) if changed else composed(composer_revision=run_id)
+        await self._context.record_run_composition(run_id, made)
+        if not changed:
+            watch.prepared.add(run_id)
 
     # ------------------------------------------------------------ stop, dispose, respond
 
@@ -226,10 +266,12 @@ class ChaosBackend:
             self._stopped = True
         else:
             self._after_step = True
+        self._stopping.set()
         self._wake()
 
     def _give_up(self) -> None:
         self._disposed = True
+        self._stopping.set()
         self._wake()
 
     def _wake(self) -> None:
@@ -258,8 +300,11 @@ class ChaosBackend:
     async def _send(self, input: SendInput) -> AsyncIterator[SessionEvent]:
         self._enter(input)
         try:
-            script = _Script(self._watch.random, input, self._new_id)
+            script = _Script(self._watch.random, input, self._context.new_id)
             acts = script.acts(self._watch)
+            if input.run_id not in self._watch.successors:
+                with suppress(ChaosError):
+                    await self.prepare_run_composition(input.run_id, input.turn_id)
             obeys = not self._watch.may("ignores stop", 0.4)
             for act in acts:
                 if self._is_over(obeys, script.step_open):
@@ -276,6 +321,11 @@ class ChaosBackend:
                     raise ModelError("drawn", kind="provider_network") if model else ChaosError("send")
                 elif act == "cancel":
                     raise asyncio.CancelledError
+                elif act == "boundary":
+                    said = await input.handoff_boundary(*self._boundary())
+                    if said == "pause" and not self._watch.may("wrong pause", 0.5):
+                        self._watch.happened["paused"] += 1
+                        return
                 elif act == "question":
                     yield script.question()
                     if self._watch.random.random() < 0.7 and not self._is_over(obeys, script.step_open):
@@ -305,12 +355,20 @@ class ChaosBackend:
             finally:
                 self._leave(input)
 
+    def _boundary(self) -> tuple[asyncio.Event | None, int | None]:
+        watch, random = self._watch, self._watch.random
+        remaining: Any = random.choice([None, 1, 2, 5])
+        if watch.may("invalid event", 0.1):
+            remaining = random.choice([0, -1, True, "2"])
+        return None if watch.may("ignores stop", 0.3) else self._stopping, remaining
+
     def _is_over(self, obeys: bool, step_open: bool) -> bool:
         return self._disposed or (obeys and (self._stopped or (self._after_step and not step_open)))
 
     def _enter(self, input: SendInput) -> None:
-        self._watch.enter(self.session_id, input.turn_id, not (self.stop_failed or self.disposals or self._stops))
+        self._watch.enter(self.session_id, input, not (self.stop_failed or self.disposals or self._stops))
         self._stopped = self._after_step = False
+        self._stopping.clear()
 
     def _leave(self, input: SendInput) -> None:
         self._watch.leave(self.session_id, input.turn_id)
@@ -396,9 +454,11 @@ class _Script:
                 if acts[-1] == "tool":
                     acts += random.choice([["result"], ["pause", "result"], ["pause", "pause", "result"]])
                 if random.random() < 0.15:
-                    acts.append(random.choice(["ask", "question", "plan", "steer", "pause"]))
+                    acts.append(random.choice(["ask", "question", "plan", "steer", "pause", "boundary"]))
             if self._explicit:
                 acts.append("step_end")
+            if random.random() < 0.8:
+                acts.append("boundary")
         if random.random() < 0.35:
             acts.insert(random.randint(0, len(acts)), "block")
         for hazard, chance, act in (

@@ -11,6 +11,8 @@ from .memory_journals import check_legal, fold
 
 #: They are about a run or a turn, and may stand behind its end.
 _ANYWHERE = ("session/", "message/", "interaction/", "plan/", "run/", "tool/outcome", "turn/stop_requested")
+#: What may name a run that was sealed.
+_ABOUT_SEALED = ("session/note", "turn/stop_requested")
 
 
 def wrongs(events: Sequence[Event]) -> list[str]:
@@ -24,6 +26,9 @@ def wrongs(events: Sequence[Event]) -> list[str]:
     of_run: dict[str, str] = {}
     noted: Counter[str] = Counter()
     asked: dict[str, str] = {}
+    sealed: set[str] = set()
+    given_up: set[str] = set()
+    facts: Counter[str] = Counter()
     settled: Counter[str] = Counter()
     for event in events:
         data: JsonObject = event.data
@@ -31,6 +36,14 @@ def wrongs(events: Sequence[Event]) -> list[str]:
         where = f"{event.type} at {event.seq}"
         if event.type in ("turn/start", "continuation/start"):
             of_run[data["run_id"]] = data["turn_id"]
+        if data.get("run_id") in sealed and event.type not in _ABOUT_SEALED:
+            found.append(f"{where} stands behind the pause of its run {data['run_id']}")
+        if event.type == "handoff/pause":
+            sealed.add(data["run_id"])
+        if event.type in ("turn/end", "handoff/pause"):
+            facts[data["run_id"]] += 1
+        if event.type == "continuation/start" and (data["purpose"], data["start_kind"]) == ("handoff", "claim_repair"):
+            given_up.add(data["turn_id"])
         if event.type == "turn/end":
             ended[turn] = data["reason"]
             found += [f"{where} stands before the outcome of {name}" for name, of in asked.items() if of == turn]
@@ -49,9 +62,10 @@ def wrongs(events: Sequence[Event]) -> list[str]:
             if turn not in ended:
                 found.append(f"{where} stands before the end of its turn {turn}")
     for turn, reason in ended.items():
-        wanted = 1 if reason["kind"] == "aborted" else 0
+        wanted = 1 if reason["kind"] == "aborted" and turn not in given_up else 0
         if noted[turn] != wanted:
             found.append(f"turn {turn} ended {reason['kind']} and has {noted[turn]} notes of an abort")
+    found += [f"run {run} has {times} terminal facts" for run, times in facts.items() if times > 1]
     found += [f"run {run} is settled {times} times" for run, times in settled.items() if times > 1]
     return found
 

@@ -5,7 +5,7 @@
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -13,12 +13,13 @@ from typing import Any, Final
 import attrs
 
 from maka.journal.errors import JournalError, JournalLocked, JournalWriteError
-from maka.journal.events import Draft, Event, JsonObject
+from maka.journal.events import Draft, Event, JsonObject, Purpose
 from maka.runtime.backends.base import BackendContext, BackendRegistry
 from maka.runtime.continuation.plan import Continuation, Facts, plan
 from maka.runtime.continuation.safety import SafetyObservation, Unobserved
 from maka.runtime.errors import (
     ContinuationRevalidationError,
+    HandoffRefused,
     InteractionRefused,
     KernelClosed,
     RuntimeFailure,
@@ -27,8 +28,13 @@ from maka.runtime.errors import (
     SessionArchived,
     SessionBusy,
     SessionQuarantined,
+    SettleRefused,
     TurnCancelled,
 )
+from maka.runtime.handoff.abandonment import abandon
+from maka.runtime.handoff.denials import has_explicit_sandbox_boundary_denial
+from maka.runtime.handoff.pause import HandoffPause
+from maka.runtime.handoff.request import HandoffRequest
 from maka.runtime.interactions import JournalInteractions
 from maka.runtime.journals import OpenSession
 from maka.runtime.kernel.failures import leaves
@@ -53,7 +59,17 @@ OVER: Final = 120.0
 #: Said of a journal that was closed.
 _CLOSED: Final = "is closed; open it again"
 #: What may be told where nothing has gone wrong.
-_CALM: Final = (TurnCancelled, KernelClosed, SessionBusy, InteractionRefused, ContinuationRevalidationError)
+_CALM: Final = (
+    TurnCancelled,
+    KernelClosed,
+    SessionBusy,
+    InteractionRefused,
+    ContinuationRevalidationError,
+    HandoffRefused,
+    SettleRefused,
+)
+#: Why a request for a handoff, or its commit, may be refused.
+_REFUSED: Final = ("run_over", "handoff_pending", "not_reached", "composition_missing")
 #: Whatever a backend calls is there.
 _TOOLS: Final = ("drawn", "t")
 #: What a turn begins with.
@@ -71,6 +87,7 @@ class _Client:
     session_id: str
     turn_id: str
     how: str
+    run_id: str = attrs.Factory(lambda self: f"{self.turn_id}-run", takes_self=True)
     stream: TurnStream | None = None
     told: list[SessionEvent] = attrs.Factory(list)
     #: It has read to the end.
@@ -95,6 +112,10 @@ class World:
         self._clients: list[_Client] = []
         self._backends: list[ChaosBackend | WatchedLoop] = []
         self._real_loop = random.random() < 0.25
+        #: Set when a run begins in the session.
+        self._begins: dict[str, asyncio.Event] = {}
+        #: Session and request of each handoff that was asked for.
+        self._requests: list[tuple[str, HandoffRequest]] = []
         #: A stop in flight: session → what its attempt ended with, once it has.
         self._attempts: dict[str, asyncio.Future[BaseException | None]] = {}
         self._opened: set[str] = set()
@@ -143,7 +164,7 @@ class World:
         if self.watch.may("build fails", 0.3):
             raise ChaosError("build")
         made = WatchedLoop(self.watch, context) if self._real_loop else None
-        backend = made or ChaosBackend(self.watch, context.session_id, self._new_id)
+        backend = made or ChaosBackend(self.watch, context)
         self._backends.append(backend)
         return backend
 
@@ -153,7 +174,7 @@ class World:
     def _heard(self, event: LifecycleEvent) -> None:
         session_id, watch = event.session_id, self.watch
         if event.kind == "stop_requested":
-            watch.stopping.add(event.data["turn_id"])
+            watch.stopping.add(event.data["run_id"])
             if session_id in self._attempts:
                 watch.wrong(f"two attempts to stop {session_id} at once")
             self._attempted[session_id] = asyncio.get_running_loop().time()
@@ -161,10 +182,13 @@ class World:
         elif event.kind == "stop_settled":
             error = event.data["error"]
             self._attempts.pop(session_id).set_result(error)
-            self._stopped(session_id, event.data["turn_id"], error)
+            self._stopped(session_id, event.data["turn_id"], event.data["run_id"], error)
         elif event.kind == "session_quarantined":
             if self.kernel.opened(session_id) is not None:
                 self._quarantined.add(session_id)
+        elif event.kind == "run_started":
+            if session_id in self._begins:
+                self._begins[session_id].set()
         elif event.kind == "session_opened":
             self._opened.add(session_id)
         elif event.kind == "session_closed" and watch.closing:
@@ -174,14 +198,15 @@ class World:
                 f"the journal of {session_id} counts as failed ({event.data['error']!r}), and nothing had failed"
             )
 
-    def _stopped(self, session_id: str, turn_id: str, error: BaseException | None) -> None:
+    def _stopped(self, session_id: str, turn_id: str, run_id: str, error: BaseException | None) -> None:
         durable = self.journals.events(session_id)
         begun = any(event.type in _OPENS and event.data["turn_id"] == turn_id for event in durable)
         ended = any(event.type == "turn/end" and event.data["turn_id"] == turn_id for event in durable)
+        # A kernel that closes leaves to others what was handed over.
+        ended = ended or (self.watch.closing and _sealed(durable, run_id))
         failed = session_id in self.watch.journal_failed
         if begun and not ended and not failed:
-            start = next(client for client in self._clients if client.turn_id == turn_id)
-            self.watch.wrong(f"the stop of {turn_id} is over ({error!r}) and its turn has no end ({start.how})")
+            self.watch.wrong(f"the stop of {run_id} is over ({error!r}) and its turn has no end")
         for backend in self._backends:
             if backend.session_id == session_id and backend.stop_failed and backend.disposals != 1:
                 self.watch.wrong(f"a backend of {session_id} failed to stop and was disposed {backend.disposals} times")
@@ -222,6 +247,7 @@ class World:
             deadlines=DEADLINES,
             keep_open=random.choice([0, 1, 32]),
             observe=self._observe,
+            has_explicit_sandbox_boundary_denial=self._has_denial,
         )
         actions = self._actions()
         self._acting = tuple(name for name, _ in actions)
@@ -247,6 +273,7 @@ class World:
         await asyncio.sleep(5.0)
         await self._look_at_clients()
         self._look_at_owners()
+        self._look_at_requests()
         self._look_at_journals()
 
     async def _calm_down(self) -> None:
@@ -259,6 +286,7 @@ class World:
 
     async def _probe(self, session_id: str) -> None:
         watch = self.watch
+        await self._try("abandon", self._abandon(session_id))
         client = _Client(session_id, f"{session_id}-probe-{self._number}", "probe")
         await self._run_client(client, text=PROBE)
         runs_on = any(session == session_id for session, _ in watch.sending)
@@ -321,8 +349,10 @@ class World:
         for _ in range(random.randint(0, 6)):
             made.append(("stopper", self._later(self._stopper)))
         for _ in range(random.randint(0, 4)):
-            what = random.choice([self._invalidate, self._append, self._release, self._status])
+            what = random.choice([self._invalidate, self._append, self._release, self._status, self._abandon])
             made.append((what.__name__, self._later(partial(what, random.choice(self.sessions)))))
+        for _ in range(random.choice([0, 1, 2, 4])):
+            made.append(("hand over", self._later(partial(self._hand_over, random.choice(self.sessions)))))
         if self._real is not None:
             made += [("answer", self._answer()) for _ in range(2)]
         return made
@@ -398,7 +428,28 @@ class World:
         except Exception as error:
             self._judge(error, "a second continuation")
 
-    async def _continuation(self, client: _Client) -> Continuation | None:
+    async def _finishing(self, client: _Client, text: str) -> None:
+        """The turn that was handed over last is finished, once one was."""
+        for _ in range(12):
+            await asyncio.sleep(self._random.uniform(0, 2))
+            continuation = await self._continuation(client, "handoff")
+            if continuation is not None:
+                break
+        else:
+            return
+        client.turn_id, client.run_id = continuation.turn_id, continuation.run_id
+        self.watch.successors.add(continuation.run_id)
+        client.stream = self.kernel.start_continuation(continuation)
+        await self._read(client, limit=self._random.choice([None, None, 3]))
+        if self._random.random() < 0.3:
+            await client.stream.aclose()
+
+    async def _has_denial(self, session: OpenSession, identities: Sequence[JsonObject]) -> bool:
+        if self.watch.may("lookup fails", 0.3):
+            raise ChaosError("lookup")
+        return await has_explicit_sandbox_boundary_denial(session, identities)
+
+    async def _continuation(self, client: _Client, purpose: Purpose = "resume") -> Continuation | None:
         async with self.kernel.session(client.session_id):
             conversation = await self.kernel.conversation(client.session_id)
             opened = self.kernel.opened(client.session_id)
@@ -413,9 +464,10 @@ class World:
             return plan(
                 Facts(client.session_id, opened.journal.state, conversation),
                 source_run_id=None,
+                purpose=purpose,
                 observation=observation,
                 new_id=ids.__next__,
-                turn_id=client.turn_id,
+                turn_id=client.turn_id if purpose == "resume" else None,
             ).continuation
 
     def _begin(self, client: _Client, text: str) -> TurnStream:
@@ -510,6 +562,91 @@ class World:
 
         future.add_done_callback(ended)
         return future
+
+    async def _hand_over(self, session_id: str) -> None:
+        """Asks whatever runs, a few times, and then commits, cancels, signals or forgets."""
+        for _ in range(self._random.randint(1, 5)):
+            if self.kernel.running(session_id) is None:
+                begins = self._begins.setdefault(session_id, asyncio.Event())
+                begins.clear()
+                waiting = asyncio.ensure_future(begins.wait())
+                await asyncio.wait({waiting}, timeout=BUSY)
+                waiting.cancel()
+            await asyncio.sleep(self._random.choice([0, 0, 0.1, 1]) * self._random.random())
+            await self._try("hand over", self._ask_for_handoff(session_id))
+
+    async def _ask_for_handoff(self, session_id: str) -> None:
+        random, kernel = self._random, self.kernel
+        run_id, opened = kernel.running(session_id), kernel.opened(session_id)
+        turn = None if run_id is None or opened is None else opened.journal.state.turns.by_run(run_id)
+        if run_id is None or turn is None or self.watch.quiet:
+            return
+        handoff = HandoffPause(
+            handoff_id=self._new_id(),
+            host_epoch="drawn",
+            root_run_id=next(iter(turn.run_ids)),
+            successor_run_id=f"{self._new_id()}-next",
+            successor_invocation_id=self._new_id(),
+            claim_id=self._new_id(),
+        )
+        signal = random.choice([None, asyncio.Event()])
+        try:
+            request = kernel.request_run_handoff(session_id, run_id, handoff, signal)
+            if request is None:
+                return
+            self._requests.append((session_id, request))
+            request.sealed.add_done_callback(lambda sealed: self._concluded(session_id, handoff, sealed))
+            await self._handle(request, signal)
+        except HandoffRefused as refused:
+            if refused.code not in _REFUSED:
+                self.watch.wrong(f"a handoff of {session_id} was refused as {refused.code}: {refused}")
+            raise
+
+    async def _handle(self, request: HandoffRequest, signal: asyncio.Event | None) -> None:
+        random = self._random
+        timeout = random.choice([None, None, None, random.uniform(0, 10)])
+        await asyncio.wait({request.ready}, timeout=timeout)
+        if signal is not None and random.random() < 0.2:
+            signal.set()
+        if random.random() < 0.2:
+            request.cancel()
+        await asyncio.sleep(random.choice([0, 0, 0.001, 0.1, 3]) * random.random())
+        before = request.held
+        try:
+            if request.held:
+                request.preview()
+            if random.random() < 0.9 and request.commit():
+                self.watch.happened["committed"] += 1
+                if not before:
+                    self.watch.wrong(
+                        f"handoff {request.pause.handoff_id} was committed, and nothing stood at a boundary"
+                    )
+        finally:
+            if random.random() < 0.9:
+                request.cancel()
+        if random.random() < 0.5:
+            await asyncio.wait({request.sealed})
+
+    def _concluded(self, session_id: str, handoff: HandoffPause, sealed: "asyncio.Future[bool]") -> None:
+        """Is what is said of the seal what is on the disk?"""
+        error = sealed.exception()
+        durable = handoff.handoff_id in [data["handoff_id"] for data in self.journals.of(session_id, "handoff/pause")]
+        if error is not None:
+            self._judge(error, f"handoff {handoff.handoff_id}")
+        if error is None and sealed.result() is not durable:
+            self.watch.wrong(f"handoff {handoff.handoff_id} is said to be sealed: {sealed.result()}, and is: {durable}")
+        if durable:
+            self.watch.happened["sealed"] += 1
+
+    async def _abandon(self, session_id: str) -> None:
+        """Gives up what waits for its successor, if something does."""
+
+        def abandoned(session: OpenSession) -> Sequence[Draft]:
+            self.kernel.refuse_busy(session_id)
+            pending = session.journal.state.continuations.pending()
+            return abandon(session.journal.state, pending[0].handoff_id, "drawn") if pending else []
+
+        await self._try("abandon", self.kernel.append(session_id, abandoned))
 
     async def _invalidate(self, session_id: str) -> None:
         await self._try("invalidate", self.kernel.invalidate_cached_backends())
@@ -610,26 +747,31 @@ class World:
                 await asyncio.wait({starting})
                 continue
             error = starting.exception()
-            events = [event for event in self.journals.events(client.session_id) if _of(event.data, client.turn_id)]
-            if isinstance(error, TurnCancelled) and events:
+            durable = self.journals.events(client.session_id)
+            events = [event for event in durable if _of(event.data, client.turn_id)]
+            if client.how != "finishing" and isinstance(error, TurnCancelled) and events:
                 self.watch.wrong(f"{client.turn_id} was cancelled before it began and left {events}")
             if isinstance(error, TurnCancelled) and client.error not in (None, error):
                 self.watch.wrong(f"{client.turn_id} was cancelled before it began and told {client.error!r}")
             if error is None and not events:
                 self.watch.wrong(f"{client.turn_id} has started and left nothing")
-            self._look_at_told(client, [event.type for event in events])
+            # A successor that was stopped before it began may have its end all the same: its handoff was given up.
+            self._look_at_told(client, [] if isinstance(error, TurnCancelled) else durable)
 
-    def _look_at_told(self, client: _Client, types: list[str]) -> None:
+    def _look_at_told(self, client: _Client, durable: list[Event]) -> None:
         told = [] if client.error is None else list(leaves(client.error))
         told += [one.authority_failure for one in told if isinstance(one, RuntimeInteractionFailStopError)]
         cut_off = any(isinstance(one, KernelClosed) for one in told)
-        for failure in self.watch.failures.get(client.turn_id, ()):
+        for failure in self.watch.failures.get(client.run_id, ()):
             if client.how in ("whole", "slowly") and failure not in told and not cut_off:
                 self.watch.wrong(
                     f"{client.turn_id} ({client.how}) was not told of {failure!r}, but of {client.error!r}"
                 )
         kinds = [event.kind for event in client.told]
-        ended = "turn/end" in types and client.session_id not in self.watch.journal_failed
+        ended = any(event.type == "turn/end" and event.data["run_id"] == client.run_id for event in durable)
+        ended = ended and client.session_id not in self.watch.journal_failed
+        if _sealed(durable, client.run_id) and (said := {"complete", "error", "abort"} & set(kinds)):
+            self.watch.wrong(f"{client.run_id} was handed over and told {said}")
         if kinds.count("complete") > 1 or "complete" in kinds[:-1]:
             self.watch.wrong(f"{client.turn_id} was told of its end at {kinds}")
         if client.read and not client.error and ended and kinds.count("complete") != 1:
@@ -645,6 +787,11 @@ class World:
             sending = (messages.session_id, messages.turn_id) in self._unsettled
             if messages.releases != 1 and not sending:
                 self.watch.wrong(f"the messages of {messages.turn_id} were released {messages.releases} times")
+
+    def _look_at_requests(self) -> None:
+        for session_id, request in self._requests:
+            if not (request.ready.done() and request.sealed.done()):
+                self.watch.wrong(f"handoff {request.pause.handoff_id} of {session_id} was never concluded")
 
     def _look_at_journals(self) -> None:
         for session_id in self.sessions:
@@ -673,12 +820,17 @@ _CLIENTS: Final[dict[str, Callable[[World, _Client, str], Awaitable[None]]]] = {
     "never": World._never,
     "going on": World._going_on,
     "going on twice": World._going_on_twice,
+    "finishing": World._finishing,
 }
-_WAYS: Final = ["whole", "whole", "whole", *(way for way in _CLIENTS if way != "probe"), *3 * ["going on"]]
+_WAYS: Final = [*3 * ["whole"], *(way for way in _CLIENTS if way != "probe"), *3 * ["going on"], *2 * ["finishing"]]
 
 
 def _of(data: JsonObject, turn_id: str) -> bool:
     return turn_id == data.get("turn_id") or data.get("run_id") == f"{turn_id}-run"
+
+
+def _sealed(durable: Iterable[Event], run_id: str) -> bool:
+    return any(event.type == "handoff/pause" and event.data["run_id"] == run_id for event in durable)
 
 
 def _traced(error: BaseException) -> str:
@@ -731,8 +883,10 @@ async def _recover(journals: MemoryJournals, sessions: list[str]) -> None:
         await journals.close(await journals.open(session_id))
         once = journals.events(session_id)
         found = wrongs(once) + left_open(once)
-        resting = [turn_id for turn_id, turn in fold(once).turns.open.items() if turn.rest == "indeterminate"]
-        started = [event.data["turn_id"] for event in once if event.type in _OPENS]
+        resting = [turn_id for turn_id, turn in fold(once).turns.open.items() if turn.rest is not None]
+        # A successor opens no turn.
+        opens = [event for event in once if event.type in _OPENS and event.data.get("purpose") != "handoff"]
+        started = [event.data["turn_id"] for event in opens]
         ended = [event.data["turn_id"] for event in once if event.type == "turn/end"]
         if sorted(started) != sorted(ended + resting):
             found.append(f"turns {sorted(started)} have begun, {sorted(ended)} have ended")

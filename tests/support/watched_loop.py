@@ -28,8 +28,18 @@ class WatchedLoop:
         self.raised: list[tuple[float, ChaosError]] = []
         self._watch = watch
         self._loop = LoopBackend(
-            _DrawnModel(watch), [_DrawnTool(watch)], Options(retry=RetryPolicy()), context, chance=watch.random.random
+            _DrawnModel(watch),
+            [_DrawnTool(watch)],
+            Options(retry=RetryPolicy()),
+            context,
+            chance=watch.random.random,
+            handoff=True,
         )
+
+    async def prepare_run_composition(self, run_id: str, turn_id: str) -> None:
+        assert self._loop.prepare_run_composition is not None
+        await self._loop.prepare_run_composition(run_id, turn_id)
+        self._watch.prepared.add(run_id)
 
     def send(self, input: SendInput) -> "_Watched":
         return _Watched(self, self._watch, input, self._loop.send(input))
@@ -62,7 +72,7 @@ class _Watched:
 
     async def __anext__(self) -> SessionEvent:
         if not self._inside:
-            self._watch.enter(self._backend.session_id, self._input.turn_id, not self._backend.disposals)
+            self._watch.enter(self._backend.session_id, self._input, not self._backend.disposals)
             self._inside = True
         event: SessionEvent = await self._stream.__anext__()
         return event
