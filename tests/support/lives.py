@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -57,7 +57,10 @@ class Script:
 
     ``tool``: what the model asks for where the user spoke last, ``effect`` or ``write_file``. ``asks``: how often,
     before it is done; ``together``: how many calls at once. ``recovery``: what ``effect`` declares; ``long``: how many
-    characters it gives back beside the others.
+    characters it gives back beside the others. ``max_steps``: of a turn.
+
+    For ``support.handing``: runs are handed over before the step that is number ``behind`` + 1 of theirs; ``own``: by a
+    backend of its own, and not by the loop.
     """
 
     hold: str = ""
@@ -71,10 +74,19 @@ class Script:
     text: str = TEXT
     rerun: tuple[str, ...] = ()
     run_id: str | None = None
+    max_steps: int | None = None
+    behind: int = 0
+    own: bool = False
 
 
 class Place:
-    """A directory with a root, the agent's working directory, and what it leaves outside of both."""
+    """A directory with a root, the agent's working directory, and what it leaves outside of both.
+
+    ``lives``: the function that its lives run. ``resting``: findings that a session in order may have.
+    """
+
+    lives = "support.lives:live"
+    resting: Collection[str] = ("claim_indeterminate",)
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -159,7 +171,7 @@ class Place:
     # ------------------------------------------------------------ lives
 
     def life(self, nursery: Nursery, *steps: str, **script: Any) -> Life:
-        return nursery.life("support.lives:live", str(self.directory), steps, attrs.asdict(Script(**script)))
+        return nursery.life(self.lives, str(self.directory), steps, attrs.asdict(Script(**script)))
 
     def lived(self, nursery: Nursery, *steps: str, **script: Any) -> list[str]:
         """What a life printed that went to its end, or died where something was to go wrong."""
@@ -204,7 +216,7 @@ class Place:
         assert {noted["run_id"] for noted in sends} <= started, "a run was dispatched whose start was not durable"
         ended = {data["run_id"]: data["reason"].get("failure_class") for data in by_type.get("turn/end", ())}
         for noted in sends:
-            assert ended.get(noted["run_id"]) != ABANDONED, "a run was dispatched that counts as not dispatched"
+            assert ended.get(noted["run_id"]) not in _UNSENT, "a run was dispatched that counts as not dispatched"
         effects = Counter(noted["operation_id"] for noted in self.noted("effects"))
         recoveries = {data["operation_id"]: data["recovery"] for data in by_type.get("tool/call", ())}
         assert effects.keys() <= recoveries.keys(), "a body ran whose call was not durable"
@@ -231,12 +243,15 @@ class Place:
     def _assert_in_order(self, runs: int) -> None:
         view = maka.inspect(self.journal)
         assert view.verdict == "healthy"
-        assert {finding.code for finding in view.findings} <= {"claim_indeterminate"}
+        assert {finding.code for finding in view.findings} <= {*self.resting}
         self.assert_sound(runs=runs)
 
     def managing(self, *, failpoint: Hook = nowhere, **script: Any) -> SessionManager:
         """A manager of this process."""
-        return SessionManager(self.root, app=agent(self, Script(**script)), continuation_failpoint=failpoint)
+        return SessionManager(self.root, app=self.app(Script(**script)), continuation_failpoint=failpoint)
+
+    def app(self, script: Script) -> App:
+        return agent(self, script)
 
     def finished(self, *, runs: int = 1, **script: Any) -> list[str]:
         """Does what a person would do until nothing is left to go on with; what that was. Then all is sound."""
@@ -246,8 +261,7 @@ class Place:
             async with self.managing(**script) as manager:
                 await manager.recover_interrupted_sessions()
                 while len(done) < 20:
-                    planned = await manager.plan_safe_boundary_continuation(SESSION, rerun=script.get("rerun", ()))
-                    done.append(await forward(manager, planned))
+                    done.append(await self.forward(manager, script.get("rerun", ())))
                     if done[-1] in _FINISHED:
                         return
                 raise AssertionError(f"it comes to no end: {done}")
@@ -256,10 +270,16 @@ class Place:
         self._assert_in_order(runs)
         return done
 
+    async def forward(self, manager: SessionManager, rerun: Collection[Any] = ()) -> str:
+        """One thing that a person would do."""
+        return await forward(manager, await manager.plan_safe_boundary_continuation(SESSION, rerun=rerun))
+
 
 #: What a plan says of a session with nothing left to go on with.
 _FINISHED: Final = ("resume_candidate_missing", "continuation_already_exists")
 _AGAIN: Final = ("read_only", "idempotent")
+#: What runs have failed with that were never sent to a backend.
+_UNSENT: Final = (ABANDONED, "handoff_abandoned")
 _BEGINS: Final = ("turn/start", "continuation/start")
 #: Of these there is one for each value of that key.
 _ONCE: Final = (
@@ -329,20 +349,20 @@ def _decoded(raw: bytes) -> list[Event]:
 
 def agent(place: Place, script: Script) -> App:
     def build(context: BackendContext) -> Backend:
-        made = loop_backend(_Model(place, script))(context)
+        made = loop_backend(Model(place, script))(context)
         assert not isinstance(made, Awaitable)
-        return _Told(made, place)
+        return Told(made, place)
 
     return App(
         backends={"loop": build},
         default_backend="loop",
         model="m",
         permission_mode="bypass",
-        tools=[_Effect(place, script), WriteFile()],
+        tools=[Effect(place, script), WriteFile()],
     )
 
 
-class _Told:
+class Told:
     """A backend, each dispatch to which is noted."""
 
     def __init__(self, backend: Backend, place: Place) -> None:
@@ -350,6 +370,7 @@ class _Told:
         self._place = place
         self.stop = backend.stop
         self.dispose = backend.dispose
+        self.prepare_run_composition = getattr(backend, "prepare_run_composition", None)
 
     def send(self, input: SendInput) -> Any:
         source = None if input.continuation is None else input.continuation.source
@@ -360,7 +381,7 @@ class _Told:
 _FILE: Final = {"path": "out.txt", "content": "whole\n" * 9}
 
 
-class _Model:
+class Model:
     """Asks for the tool where the user spoke last, and ``asks`` times; then it is done."""
 
     provider = "scripted"
@@ -374,11 +395,7 @@ class _Model:
         self._place.note("requests", messages=messages)
         first = messages[-1]["role"] == "user"
         await self._hold("request" if first else "between")
-        asked = sum(
-            block["kind"] == "tool_call"
-            for message in itertools.takewhile(lambda message: message["role"] != "user", reversed(messages))
-            for block in message["content"]
-        )
+        asked = asked_for(messages)
         yield TextDelta("I see to it. " if first else "On it goes. ")
         if script.hold == "text":
             while b'"assistant/delta"' not in self._place.raw.splitlines()[-1]:
@@ -394,10 +411,19 @@ class _Model:
             yield Finish("end_turn")
 
     async def _hold(self, point: str) -> None:
-        await _hold(self._script, point)
+        await hold(self._script, point)
 
 
-class _Effect:
+def asked_for(messages: list[dict[str, Any]]) -> int:
+    """How many calls the model has asked for since the user spoke."""
+    return sum(
+        block["kind"] == "tool_call"
+        for message in itertools.takewhile(lambda message: message["role"] != "user", reversed(messages))
+        for block in message["content"]
+    )
+
+
+class Effect:
     """Leaves a line outside, which is all that it does, and finds it again."""
 
     name = "effect"
@@ -412,12 +438,12 @@ class _Effect:
         self._ran = 0
 
     async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
-        await _hold(self._script, "before_effect")
-        self._place.note("effects", operation_id=context.operation_id)
+        await hold(self._script, "before_effect")
+        self._place.note("effects", operation_id=context.operation_id, n=arguments["n"])
         self._ran += 1
         if self._script.hold == "effect" and self._ran < self._script.together:
             await asyncio.Event().wait()  # the last one says that they are all there
-        await _hold(self._script, "effect")
+        await hold(self._script, "effect")
         return self._said(f"done {arguments['n']}")
 
     async def reconcile(self, arguments: dict[str, Any], operation_id: str) -> ToolOutput:
@@ -429,7 +455,7 @@ class _Effect:
         return ToolOutput.of(text + "." * self._script.long)
 
 
-async def _hold(script: Script, point: str) -> None:
+async def hold(script: Script, point: str) -> None:
     if script.hold == point:
         say(f"READY:{point}")
         await asyncio.Event().wait()
@@ -444,17 +470,20 @@ def say(text: str) -> None:
 
 def live(directory: str, steps: list[str], values: dict[str, Any]) -> None:
     """Runs in a process of its own."""
-    script = Script(**values)
+    run(Place(Path(directory)), Script(**values), steps, STEPS)
+
+
+def run(place: Place, script: Script, steps: list[str], known: "Mapping[str, Step]") -> None:
     operations = _Operations(script.wrong, script.how)
     if script.hold in _OF_A_WRITE:
         _hold_write(script.hold)
     operations.watch()
-    asyncio.run(_live(Place(Path(directory)), script, steps))
+    asyncio.run(_live(place, script, steps, known))
     say(f"operations:{operations.count}")
 
 
 @attrs.define
-class _Doing:
+class Doing:
     place: Place
     manager: SessionManager
     script: Script
@@ -462,37 +491,41 @@ class _Doing:
     sent: int = 0
 
 
-async def _live(place: Place, script: Script, steps: list[str]) -> None:
-    async def failpoint(point: Failpoint) -> None:
-        await _hold(script, point)
+#: Does one thing; what there is to say of it.
+Step = Callable[[Doing], Awaitable[object]]
 
-    manager = SessionManager(place.root, app=agent(place, script), continuation_failpoint=failpoint)
-    doing = _Doing(place, manager, script)
+
+async def _live(place: Place, script: Script, steps: list[str], known: Mapping[str, Step]) -> None:
+    async def failpoint(point: Failpoint) -> None:
+        await hold(script, point)
+
+    manager = SessionManager(place.root, app=place.app(script), continuation_failpoint=failpoint)
+    doing = Doing(place, manager, script)
     for step in (*steps, "close"):
         try:
-            say(f"{step}:{await STEPS[step](doing)}")
+            say(f"{step}:{await known[step](doing)}")
         except (maka.JournalError, RuntimeFailure) as error:
             say(f"{step}:{getattr(error, 'code', type(error).__name__)}")
 
 
-async def _create(doing: _Doing) -> str:
+async def _create(doing: Doing) -> str:
     return await doing.manager.create(session_id=SESSION, cwd=doing.place.work)
 
 
-async def _send(doing: _Doing) -> str:
+async def _send(doing: Doing) -> str:
     doing.sent += 1
     text = doing.script.text if doing.sent == 1 else f"{doing.script.text} ({doing.sent})"
-    stream = doing.manager.send(SESSION, text)
+    stream = doing.manager.send(SESSION, text, max_steps=doing.script.max_steps)
     _ = [event async for event in stream]
     return str((stream.reason or {}).get("kind"))
 
 
-async def _recover(doing: _Doing) -> str:
+async def _recover(doing: Doing) -> str:
     [found] = await doing.manager.recover_interrupted_sessions()
     return found.state
 
 
-async def _plan(doing: _Doing) -> str:
+async def _plan(doing: Doing) -> str:
     doing.planned = await doing.manager.plan_safe_boundary_continuation(
         SESSION,
         source_run_id=doing.script.run_id,
@@ -501,14 +534,14 @@ async def _plan(doing: _Doing) -> str:
     return ",".join(doing.planned.rejection_reasons) or doing.planned.disposition
 
 
-async def _resume(doing: _Doing) -> str:
+async def _resume(doing: Doing) -> str:
     assert doing.planned is not None
     stream = doing.manager.resume_safe_boundary_continuation(doing.planned)
     _ = [event async for event in stream]
     return str((stream.reason or {}).get("kind"))
 
 
-async def _stopped(doing: _Doing) -> str:
+async def _stopped(doing: Doing) -> str:
     """``resume``, and a stop as soon as it has begun."""
     assert doing.planned is not None
     stream = doing.manager.resume_safe_boundary_continuation(doing.planned)
@@ -518,30 +551,26 @@ async def _stopped(doing: _Doing) -> str:
     return str((stream.reason or {}).get("kind"))
 
 
-async def _settle(doing: _Doing) -> str:
+async def _settle(doing: Doing) -> str:
     [claim] = [event["data"]["claim_id"] for event in doing.place.events if event["type"] == "continuation/claim"][-1:]
     return ",".join(event.type for event in await doing.manager.settle_indeterminate_continuation(SESSION, claim))
 
 
-async def _forward(doing: _Doing) -> str:
-    planned = await doing.manager.plan_safe_boundary_continuation(
-        SESSION,
-        rerun=doing.script.rerun,  # type: ignore[arg-type]
-    )
-    return await forward(doing.manager, planned)
+async def _forward(doing: Doing) -> str:
+    return await doing.place.forward(doing.manager, doing.script.rerun)
 
 
-async def _gun(doing: _Doing) -> str:
+async def _gun(doing: Doing) -> str:
     say("READY:gun")
     said: str = await asyncio.to_thread(sys.stdin.readline)
     return said.strip()
 
 
-async def _close_manager(doing: _Doing) -> None:
+async def _close_manager(doing: Doing) -> None:
     await doing.manager.aclose()
 
 
-STEPS: Final[dict[str, Callable[[_Doing], Awaitable[object]]]] = {
+STEPS: Final[dict[str, Step]] = {
     "create": _create,
     "send": _send,
     "recover": _recover,
