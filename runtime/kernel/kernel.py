@@ -138,6 +138,8 @@ class RuntimeKernel:
         self._idle = Idle(self._parts, self._entries, self._backends, keep_open)
         self._course = Course(self._parts, self._entries, self._backends, self._idle)
         self._closing: asyncio.Task[None] | None = None
+        #: Stops of turns that wait for their successor, in flight, by session.
+        self._giving_up: dict[str, asyncio.Task[None]] = {}
 
     # ------------------------------------------------------------ turns
 
@@ -289,12 +291,14 @@ class RuntimeKernel:
             attempt = self._attempt(entry.current, source, mode, reason, stop_id, handed_over=handed_over)
             return _joined(attempt.future)
         session = self._entries.usable(session_id)
+        giving_up = self._giving_up.get(session_id)
+        if giving_up is not None:
+            return _joined(giving_up)
         if handed_over and session is not None and session.journal.state.continuations.pausing:
-            # At once: a kernel that closes waits for it.
-            entry.users += 1
             giving_up = self._parts.spawn(self._give_up(session_id, source, stop_id), "give a handoff up")
             giving_up.add_done_callback(seen)
-            giving_up.add_done_callback(lambda _: self._left(entry))
+            self._giving_up[session_id] = giving_up
+            giving_up.add_done_callback(lambda _: self._giving_up.pop(session_id))
             return _joined(giving_up)
         generation = entry.generation
         return self._done(None if generation is None else generation.failure)
@@ -348,12 +352,9 @@ class RuntimeKernel:
                     self._journal_failed(entry, session, error)
                 raise
         finally:
-            self._left(entry)
-
-    def _left(self, entry: Entry) -> None:
-        entry.users -= 1
-        entry.changed()
-        self._idle.tidy(entry)
+            entry.users -= 1
+            entry.changed()
+            self._idle.tidy(entry)
 
     def opened(self, session_id: str) -> OpenSession | None:
         """The session if it is open here and its journal has not failed."""
@@ -583,8 +584,6 @@ class RuntimeKernel:
             state = session.journal.state
             handoff = next(iter(state.continuations.pending()), None)
             if handoff is None or self.running(session_id) not in (None, handoff.data["run_id"]):
-                # Another stop may have given it up, and what that wrote need not be durable yet.
-                await session.journal.aflush()
                 return
             turn_id = handoff.data["turn_id"]
             said = {"stop_id": stop_id, "turn_id": turn_id, "source": source, "mode": "immediate"}

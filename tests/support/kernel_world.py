@@ -140,7 +140,10 @@ class World:
     async def _sync(self, journal: MemoryJournal) -> None:
         random = self._random
         await asyncio.sleep(random.choice([0, 0, 0.001, 0.01, 0.3]) * random.random())
-        if self.watch.may("sync fails", 0.04):
+        sealing = any(event.type == "handoff/pause" for event in journal.events[journal.durable :])
+        if sealing and not self.watch.dead and random.random() < 0.2:
+            self._stop(journal.session_id)
+        if self.watch.may("sync fails", 0.3 if sealing else 0.04):
             self.watch.journal_failed.add(journal.session_id)
             raise JournalWriteError("the disk is drawn to fail", errno=5, poisoned=random.random() < 0.5)
 
@@ -545,6 +548,9 @@ class World:
                 await asyncio.sleep(random.choice([0, 0.1, 2]) * random.random())
 
     def _stop(self, session_id: str, mode: Any = "immediate") -> "asyncio.Future[None]":
+        opened = self.kernel.opened(session_id)
+        idle = opened is not None and self.kernel.running(session_id) is None
+        pending = opened.journal.state.continuations.pending() if opened is not None and idle else []
         future = self.kernel.stop_session(session_id, source="tester", mode=mode)
         attempt = self._attempts.get(session_id)
 
@@ -554,6 +560,10 @@ class World:
             error = future.exception()
             if error is not None:
                 self._judge(error, f"a stop of {session_id}")
+            ended = [data["turn_id"] for data in self.journals.of(session_id, "turn/end")]
+            for handoff in pending if error is None else ():
+                if handoff.data["turn_id"] not in ended:
+                    self.watch.wrong(f"a stop of {session_id} is over and {handoff.handoff_id} waits on")
             told = "nothing yet" if attempt is None or not attempt.done() else attempt.result()
             if isinstance(told, asyncio.CancelledError) and isinstance(error, KernelClosed):
                 return  # the kernel closed over it, and says so to all who wait
