@@ -5,21 +5,25 @@ Time is virtual, and what is ready runs in several orders.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from maka.journal.errors import InvalidEvent, JournalWriteError
 from maka.journal.events import JsonObject
+from maka.runtime.app import App
 from maka.runtime.backends.base import BackendContext, BackendRegistry, SendInput
 from maka.runtime.composition import RunComposition
 from maka.runtime.continuation.plan import plan
 from maka.runtime.continuation.safety import SafetyObservation
 from maka.runtime.continuation.shapes import Continuation, Facts
 from maka.runtime.errors import (
+    ForkRefused,
     HandoffRefused,
     RuntimeInteractionFailStopError,
     SessionBusy,
@@ -28,13 +32,16 @@ from maka.runtime.errors import (
 from maka.runtime.handoff.pause import HandoffPause
 from maka.runtime.handoff.request import HandoffRequest
 from maka.runtime.interactions import JournalInteractions
-from maka.runtime.journals import OpenSession
+from maka.runtime.journals import FileJournals, OpenSession
 from maka.runtime.kernel.authority import InteractionRequest, RunIdentity
 from maka.runtime.kernel.generations import Deadlines
 from maka.runtime.kernel.kernel import RuntimeKernel
 from maka.runtime.kernel.stream import TurnStream
 from maka.runtime.lifecycle import Lifecycle, LifecycleEvent
 from maka.runtime.session_events import SessionEvent
+from maka.runtime.sessions import SessionManager
+from support.disks import FaultyDisk
+from support.managed import data_of, directory, events_of, files_of, go, types_of
 from support.memory_journals import MemoryJournal, MemoryJournals, check_legal
 from support.seeded_loop import run
 
@@ -1537,3 +1544,157 @@ async def test_a_journal_that_fails_before_the_seal_leaves_nothing_sealed() -> N
     assert bench.of("handoff/pause") == []
     assert bench.kernel.opened(SESSION) is None
     await bench.kernel.aclose()
+
+
+# ---------------------------------------------------------------- on a disk
+
+
+class Place:
+    """A root with one session, and a manager whose runs play ``plays``."""
+
+    def __init__(self, root: Path, *plays: Play) -> None:
+        self.root = root
+        self.plays = list(plays)
+        self.players: list[Player] = []
+
+    def built(self, context: BackendContext) -> Player:
+        self.players.append(Player(context, self.plays))
+        return self.players[-1]
+
+    def manager(self) -> SessionManager:
+        app = App(backends={"player": self.built}, default_backend="player", model="m", permission_mode="bypass")
+        return SessionManager(self.root, app=app)
+
+    async def paused(self, manager: SessionManager) -> "tuple[asyncio.Task[list[SessionEvent]], HandoffRequest]":
+        """A run of a new session that stands at its boundary."""
+        await manager.create(session_id=SESSION, cwd=self.root)
+        stream = manager.kernel.start_turn(SESSION, turn_id="t1", run_id="r1", text="go")
+        reading = asyncio.ensure_future(read(stream))
+        await stream.started()
+        request = manager.kernel.request_run_handoff(SESSION, "r1", pause())
+        assert request is not None
+        assert await request.ready
+        return reading, request
+
+    async def handed_over(self, manager: SessionManager) -> None:
+        reading, request = await self.paused(manager)
+        assert request.commit()
+        assert await request.sealed
+        await reading
+
+
+async def soon(player: Player, input: SendInput) -> AsyncIterator[SessionEvent]:
+    """Comes to a boundary at once where somebody waits for it."""
+    await player.prepared()
+    yield player.event("text_delta", message_id=f"m-{input.run_id}", text="some ")
+    while await input.handoff_boundary(player.abort, 2) != "pause":
+        if player.abort.is_set():
+            yield player.complete()
+            return
+        await asyncio.sleep(0.005)
+
+
+def test_a_session_with_a_pending_handoff_is_renamed_and_neither_put_away_nor_sent_to(tmp_path: Path) -> None:
+    place = Place(tmp_path, soon)
+
+    async def main() -> None:
+        async with place.manager() as manager:
+            await place.handed_over(manager)
+            await manager.rename(SESSION, "renamed")
+            await manager.set_labels(SESSION, ["a"])
+            before = types_of(tmp_path, SESSION)
+            with pytest.raises(SessionBusy, match="t1"):
+                await manager.archive(SESSION)
+            with pytest.raises(SessionBusy, match="s1"):
+                await read(manager.send(SESSION, "more"))
+            assert types_of(tmp_path, SESSION) == before
+
+    go(main())
+
+
+def test_a_fork_stands_before_a_turn_that_waits_for_its_successor(tmp_path: Path) -> None:
+    place = Place(tmp_path, completes, soon)
+
+    async def main() -> None:
+        async with place.manager() as manager:
+            await manager.create(session_id=SESSION, cwd=tmp_path)
+            await read(manager.send(SESSION, "first", turn_id="t0"))
+            at = events_of(tmp_path, SESSION)[-1]
+            stream = manager.send(SESSION, "second", turn_id="t1")
+            reading = asyncio.ensure_future(read(stream))
+            await stream.started()
+            await manager.hand_over(SESSION)
+            await reading
+            fork = await manager.fork(SESSION)
+            header = json.loads((directory(tmp_path, fork) / "journal.jsonl").read_bytes().splitlines()[0])
+            assert header["data"]["parent"] == {"session_id": SESSION, "seq": at["seq"], "sum": at["sum"]}
+            with pytest.raises(ForkRefused, match="t1"):
+                await manager.fork(SESSION, turn_id="t1")
+            # What waits there waits on, and not in the fork.
+            place.plays.append(completes)
+            assert kinds(await read(manager.send(fork, "hello")))[-1] == "complete"
+            execution = (await manager.read(SESSION)).execution("t1")
+            assert execution is not None
+            assert execution["pending_handoff"] is not None
+
+    go(main())
+
+
+def test_a_recovery_leaves_a_pending_handoff_alone_here_and_elsewhere(tmp_path: Path) -> None:
+    place = Place(tmp_path, soon, completes)
+
+    async def main() -> None:
+        async with place.manager() as manager:
+            await place.handed_over(manager)
+            before = files_of(tmp_path)
+            assert (await manager.recover(SESSION)).state == "unchanged"
+        async with place.manager() as manager:
+            assert (await manager.recover(SESSION)).state == "unchanged"
+            assert [found.state for found in await manager.recover_interrupted_sessions()] == ["unchanged"]
+            assert files_of(tmp_path) == before
+            plan = await manager.plan_safe_boundary_continuation(SESSION, purpose="handoff")
+            assert kinds(await read(manager.resume_safe_boundary_continuation(plan)))[-1] == "complete"
+
+    go(main())
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_of_a_pause_whose_sync_failed_what_is_read_again_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    """Either its bytes are cut off, or, where that fails too, the next process finds them."""
+    disk = FaultyDisk()
+    monkeypatch.setattr("maka.runtime.sessions.FileJournals", partial(FileJournals, fs=disk))
+    place = Place(tmp_path, soon, completes, completes)
+
+    async def fails() -> None:
+        manager = place.manager()
+        reading, request = await place.paused(manager)
+        disk.fail("sync")
+        if not lost:
+            disk.fail("truncate", times=9)
+        assert request.commit()
+        error = await failure_of(reading)
+        assert isinstance(error, JournalWriteError)
+        assert await failure_of(request.sealed) is error
+        await asyncio.gather(manager.aclose(), return_exceptions=True)
+
+    async def goes_on() -> None:
+        async with place.manager() as manager:
+            if lost:
+                await read(manager.send(SESSION, "more"))
+                ends = data_of(tmp_path, SESSION, "turn/end")
+                assert [data["reason"]["kind"] for data in ends] == ["interrupted", "completed"]
+                assert "handoff/pause" not in types_of(tmp_path, SESSION)
+                return
+            with pytest.raises(SessionBusy):
+                await read(manager.send(SESSION, "more"))
+            plan = await manager.plan_safe_boundary_continuation(SESSION, purpose="handoff")
+            assert kinds(await read(manager.resume_safe_boundary_continuation(plan)))[-1] == "complete"
+            assert [data["run_id"] for data in data_of(tmp_path, SESSION, "turn/end")] == ["s1"]
+
+    go(fails())
+    disk.failures.clear()
+    # Another process knows nothing of what this one has lost.
+    monkeypatch.setattr("maka.journal.rollback._beyond", {})
+    go(goes_on())
