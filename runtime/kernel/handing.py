@@ -109,17 +109,17 @@ class Handing:
             return "continue"
         # Whoever is told that it stands here finds on the disk what it stands behind.
         await ledger.barrier()
-        if not self._holds(request, signal):
-            return "continue"
-        request.hold(remaining_steps)
-        try:
-            await self._decided(request, signal)
-        finally:
-            request.held = request.committed
-        if request.committed and run.claimant is None:
-            self.paused = True
+        if self._holds(request, signal):
+            request.hold(remaining_steps)
+            try:
+                await self._decided(request, signal)
+            finally:
+                request.held = request.committed
+        if run.claimant is not None:
+            # It was stopped where it stood, and makes no step more, although its backend was not told of that yet.
             return "pause"
-        return "continue"
+        self.paused = request.committed
+        return "pause" if self.paused else "continue"
 
     def _holds(self, request: HandoffRequest, signal: asyncio.Event | None) -> bool:
         """Can a backend that is between two steps be held there for the request?"""
