@@ -287,8 +287,8 @@ def _wrong(place: Handed, nursery: Nursery, story: Story, own: bool, number: int
         assert place.handoffs[:1] == (stood if waits else ["abandoned"])
         assert not waits or place.raw == began
     turns = len(view.turns())
-    if turns:
-        assert place.plan == ("active" if waits or place.execution["status"] == "indeterminate" else "interrupted")
+    if turns and place.execution["status"] != "indeterminate":
+        assert place.plan == ("active" if waits else "interrupted")
     done = place.finished(own=own, **SCRIPT)
     assert done[-1] in ("continuation_already_exists", "resume_candidate_missing")
     assert place.raw.startswith(left)

@@ -24,6 +24,8 @@ from maka.runtime.sessions import SessionManager
 from . import lives
 from .lives import SESSION, Doing, Model, Script, Told, asked_for, assert_once, hold
 
+#: What a turn is for that is handed over.
+GOAL: Final = {"kind": "goal", "goal_id": "goal-1"}
 #: How a handoff stands that may be given up or go on.
 WAITS: Final = ("pending", "claimed")
 _TERMINAL: Final = ("turn/end", "handoff/pause")
@@ -174,7 +176,8 @@ class _Near:
         self.prepare_run_composition = backend.prepare_run_composition
 
     def send(self, input: SendInput) -> Any:
-        come, place = 0, self._place
+        come, place, anchor = 0, self._place, input.head_anchor
+        place.note("inputs", max_steps=input.max_steps, text=input.text, anchor=anchor and anchor["message_id"])
 
         async def boundary(signal: asyncio.Event | None = None, remaining: int | None = None) -> Boundary:
             nonlocal come
@@ -295,7 +298,7 @@ def _place(doing: Doing) -> Handed:
 
 
 async def _hand(doing: Doing) -> str:
-    stream = doing.manager.send(SESSION, doing.script.text, max_steps=doing.script.max_steps)
+    stream = doing.manager.send(SESSION, doing.script.text, max_steps=doing.script.max_steps, root=GOAL)
     return await hand_over(doing.manager, _place(doing), stream)
 
 
@@ -344,4 +347,4 @@ _HANDING: Final[dict[str, lives.Step]] = {
 STEPS: Final[dict[str, lives.Step]] = {**lives.STEPS, **_HANDING}
 
 
-__all__ = ["STEPS", "WAITS", "Handed", "Own", "ended", "hand_over", "live"]
+__all__ = ["GOAL", "STEPS", "WAITS", "Handed", "Own", "ended", "hand_over", "live"]
