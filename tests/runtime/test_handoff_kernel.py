@@ -934,6 +934,39 @@ async def test_a_successor_may_be_handed_over_too_and_names_the_same_root() -> N
     await bench.over()
 
 
+@drawn
+async def test_one_of_several_who_resume_a_handoff_is_the_successor() -> None:
+    bench = Bench(stands, completes)
+    await bench.handed_over()
+    continuation = await bench.continuation()
+    resuming = [read(bench.kernel.start_continuation(continuation)) for _ in range(3)]
+    first, *others = await asyncio.gather(*resuming, return_exceptions=True)
+    outcomes = sorted(getattr(each, "code", "told") for each in (first, *others))
+    assert outcomes == ["continuation_claim_conflict", "continuation_claim_conflict", "told"]
+    assert bench.ends() == [("s1", "completed")]
+    assert len(bench.of("continuation/claim")) == len(bench.of("continuation/start")) == 1
+    await bench.over()
+
+
+@drawn
+async def test_a_successor_that_is_stopped_while_it_is_prepared_is_not_sent() -> None:
+    async def never(run_id: str, turn_id: str) -> None:
+        await asyncio.sleep(1000)
+
+    bench = Bench(stands)
+    await bench.handed_over()
+    bench.player.prepare_run_composition = never  # type: ignore[method-assign]
+    resuming = asyncio.ensure_future(bench.resumed())
+    while bench.kernel.running(SESSION) != "s1":
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(1)
+    await bench.stop()
+    assert kinds(await resuming)[-1] == "complete"
+    assert [input.run_id for input in bench.player.inputs] == ["r1"]
+    assert bench.ends() == [("s1", "aborted")]
+    await bench.over()
+
+
 # ---------------------------------------------------------------- cleanup
 
 
@@ -1194,6 +1227,62 @@ async def test_a_stop_is_carried_out_although_the_kernel_closes() -> None:
             await reading
         assert bench.ends() == [("s1", "aborted")], when
         assert check_legal(bench.journals.events(SESSION)) == "healthy"
+
+
+@drawn
+async def test_a_run_that_is_stopped_while_its_step_is_made_durable_is_not_held() -> None:
+    stops: list[asyncio.Future[None]] = []
+
+    async def on_sync(journal: MemoryJournal) -> None:
+        if any(event.type == "step/end" for event in journal.events[journal.durable :]) and not stops:
+            stops.append(bench.stop())
+            await asyncio.sleep(1)
+
+    bench = Bench(stands)
+    bench.journals.on_sync = on_sync
+    reading = await bench.reading()
+    request = bench.ask()
+    assert (await request.ready, await request.sealed) == (False, False)
+    await stops[0]
+    assert kinds(await reading)[-1] == "complete"
+    assert bench.ends() == [("r1", "aborted")]
+    await bench.over()
+
+
+@drawn
+async def test_a_stop_in_the_last_moment_before_the_pause_is_written_wins() -> None:
+    stops: list[asyncio.Future[None]] = []
+
+    async def failpoint(point: str) -> None:
+        if point == "before_handoff_pause":
+            stops.append(bench.stop())
+            await asyncio.sleep(0.5)
+
+    bench = Bench(stands, failpoint=failpoint)
+    reading, request = await bench.paused()
+    assert await request.sealed is False
+    await stops[0]
+    assert kinds(await reading)[-1] == "complete"
+    assert (bench.ends(), bench.of("handoff/pause")) == ([("r1", "aborted")], [])
+    await bench.over()
+
+
+@drawn
+async def test_a_stop_in_the_first_moment_behind_the_seal_gives_the_handoff_up() -> None:
+    stops: list[asyncio.Future[None]] = []
+
+    async def failpoint(point: str) -> None:
+        if point == "after_handoff_pause_committed":
+            stops.append(bench.stop())
+            # It does not wait for the run's cleanup.
+            await stops[0]
+
+    bench = Bench(stands, failpoint=failpoint)
+    reading, request = await bench.paused()
+    assert await request.sealed
+    await reading
+    assert bench.batches()[-2:] == [["handoff/pause"], GIVEN_UP]
+    await bench.over()
 
 
 # ---------------------------------------------------------------- closing, leaving, interrupting
