@@ -108,7 +108,7 @@ class Watch:
         #: Runs that turns were handed over to, and runs whose composition is on record and their source's.
         self.successors: set[str] = set()
         self.prepared: set[str] = set()
-        #: Sends that were entered and have not ended: session, turn.
+        #: Sends that were entered and have not ended: session, run.
         self.sending: list[tuple[str, str]] = []
         self.sent: set[str] = set()
         self.happened: Counter[str] = Counter()
@@ -123,22 +123,22 @@ class Watch:
 
     def enter(self, session_id: str, input: SendInput, usable: bool) -> None:
         """``send`` of a run is entered; ``usable``: its backend neither stops, nor failed to, nor was disposed."""
-        turn_id, run_id = input.turn_id, input.run_id
+        run_id = input.run_id
         if any(session == session_id for session, _ in self.sending):
-            self.wrong(f"sends of {session_id} overlap: {turn_id} and {self.sending}")
+            self.wrong(f"sends of {session_id} overlap: {run_id} and {self.sending}")
         if not usable:
-            self.wrong(f"{turn_id} was sent on a backend that still stops, failed to, or was disposed")
+            self.wrong(f"{run_id} was sent on a backend that still stops, failed to, or was disposed")
         if run_id in self.stopping:
             self.wrong(f"{run_id} was sent although it had been asked to stop")
         if run_id in self.sent:
             self.wrong(f"{run_id} was sent twice")
         if run_id in self.successors - self.prepared:
             self.wrong(f"{run_id} was sent, and nobody knows whether it is the same agent")
-        self.sending.append((session_id, turn_id))
+        self.sending.append((session_id, run_id))
         self.sent.add(run_id)
 
-    def leave(self, session_id: str, turn_id: str) -> None:
-        self.sending.remove((session_id, turn_id))
+    def leave(self, session_id: str, run_id: str) -> None:
+        self.sending.remove((session_id, run_id))
 
     def failing(self, run_id: str, what: str) -> ChaosError:
         """An error of which those who wait for the run have to be told."""
@@ -371,7 +371,7 @@ class ChaosBackend:
         self._stopping.clear()
 
     def _leave(self, input: SendInput) -> None:
-        self._watch.leave(self.session_id, input.turn_id)
+        self._watch.leave(self.session_id, input.run_id)
         self._stopped = self._after_step = False
         self._wake()
 

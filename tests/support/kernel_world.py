@@ -794,7 +794,7 @@ class World:
             if owner.closed and owner.releases != 1 and owner.session_id not in self.watch.journal_failed:
                 self.watch.wrong(f"the interactions of {owner.turn_id} were closed and not released")
         for messages in [] if self._messages is None else self._messages.owners:
-            sending = (messages.session_id, messages.turn_id) in self._unsettled
+            sending = (messages.session_id, messages.run_id) in self._unsettled
             if messages.releases != 1 and not sending:
                 self.watch.wrong(f"the messages of {messages.turn_id} were released {messages.releases} times")
 
@@ -811,9 +811,9 @@ class World:
             kinds = [data["kind"] for data in self.journals.of(session_id, "session/note")]
             if session_id in self._quarantined and "quarantine" not in kinds:
                 self.watch.wrong(f"{session_id} was quarantined, and its journal does not say so")
-            runs_on = {turn for session, turn in self._unsettled if session == session_id}
+            runs_on = {run_id for session, run_id in self._unsettled if session == session_id}
             for what in left_open(events):
-                if not (what.startswith("run/settled") and any(f"{turn}-run" in what for turn in runs_on)):
+                if not (what.startswith("run/settled") and any(repr(run_id) in what for run_id in runs_on)):
                     self.watch.wrong(f"{session_id} was left in order and a repair would add {what}")
 
 

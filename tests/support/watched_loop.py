@@ -83,7 +83,7 @@ class _Watched:
         finally:
             if self._inside:
                 self._inside = False
-                self._watch.leave(self._backend.session_id, self._input.turn_id)
+                self._watch.leave(self._backend.session_id, self._input.run_id)
 
 
 class _DrawnModel:
