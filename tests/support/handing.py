@@ -17,6 +17,7 @@ from maka.runtime.app import App
 from maka.runtime.backends.base import Backend, BackendContext, Boundary, SendInput, StopMode, StopReason
 from maka.runtime.backends.loop import loop_backend
 from maka.runtime.composition import RunComposition
+from maka.runtime.errors import ContinuationRevalidationError
 from maka.runtime.kernel.stream import TurnStream
 from maka.runtime.session_events import SessionEvent
 from maka.runtime.sessions import SessionManager
@@ -66,7 +67,10 @@ class Handed(lives.Place):
         planned = await manager.plan_safe_boundary_continuation(
             SESSION, source_run_id=[*waiting, *doubted][0], purpose="handoff"
         )
-        return f"handoff {await lives.forward(manager, planned)}"
+        try:
+            return f"handoff {await lives.forward(manager, planned)}"
+        except ContinuationRevalidationError as error:
+            return f"handoff {error.code}"
 
     # ------------------------------------------------------------ what tests look at
 
@@ -298,7 +302,7 @@ def _place(doing: Doing) -> Handed:
 
 
 async def _hand(doing: Doing) -> str:
-    stream = doing.manager.send(SESSION, doing.script.text, max_steps=doing.script.max_steps, root=GOAL)
+    stream = doing.manager.send(SESSION, doing.message(), max_steps=doing.script.max_steps, root=GOAL)
     return await hand_over(doing.manager, _place(doing), stream)
 
 
@@ -317,8 +321,8 @@ async def _hand_on(doing: Doing) -> str:
 
 
 async def _abandon(doing: Doing) -> str:
-    handoff_id = _place(doing).data("handoff/pause")[-1]["handoff_id"]
-    events = await doing.manager.abandon_handoff(SESSION, handoff_id, "nobody comes")
+    *_, newest = ["none", *(row["handoff_id"] for row in (await doing.manager.read(SESSION)).handoffs())]
+    events = await doing.manager.abandon_handoff(SESSION, newest, "nobody comes")
     return ",".join(event.type for event in events)
 
 

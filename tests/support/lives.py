@@ -490,6 +490,11 @@ class Doing:
     planned: ContinuationPlan | None = None
     sent: int = 0
 
+    def message(self) -> str:
+        """The text of its next message."""
+        self.sent += 1
+        return self.script.text if self.sent == 1 else f"{self.script.text} ({self.sent})"
+
 
 #: Does one thing; what there is to say of it.
 Step = Callable[[Doing], Awaitable[object]]
@@ -513,9 +518,7 @@ async def _create(doing: Doing) -> str:
 
 
 async def _send(doing: Doing) -> str:
-    doing.sent += 1
-    text = doing.script.text if doing.sent == 1 else f"{doing.script.text} ({doing.sent})"
-    stream = doing.manager.send(SESSION, text, max_steps=doing.script.max_steps)
+    stream = doing.manager.send(SESSION, doing.message(), max_steps=doing.script.max_steps)
     _ = [event async for event in stream]
     return str((stream.reason or {}).get("kind"))
 
