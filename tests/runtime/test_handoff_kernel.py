@@ -635,17 +635,20 @@ async def with_a_call(player: Player, input: SendInput) -> AsyncIterator[Session
 
 
 async def with_a_question(player: Player, input: SendInput) -> AsyncIterator[SessionEvent]:
-    yield player.event("text_delta", message_id="m", text="a")
+    for event in NOTHING:
+        yield event
     asking = asyncio.ensure_future(input.interactions.ask("question", {"questions": QUESTIONS}))
     asking.add_done_callback(lambda done: None if done.cancelled() else done.exception())
     await asyncio.sleep(1)
 
 
+NOTHING: list[SessionEvent] = []
 QUESTIONS = [{"id": "q", "question": "?", "options": [{"label": "Yes"}, {"label": "No"}]}]
 
 
 async def with_a_message(player: Player, input: SendInput) -> AsyncIterator[SessionEvent]:
-    yield player.event("text_delta", message_id="m", text="a")
+    for event in NOTHING:
+        yield event
     assert input.pull_steering()
 
 
@@ -715,7 +718,7 @@ def test_a_run_that_pauses_while_something_of_it_is_open_has_failed(restless: Re
         assert await request.sealed is False
         [end] = bench.of("turn/end")
         assert (end["reason"]["kind"], end["reason"]["failure_class"]) == ("failed", "backend_error")
-        assert "does not stand at a step boundary" in end["reason"]["message"]
+        assert "was told to pause" in end["reason"]["message"]
         assert bench.of("handoff/pause") == []
         await bench.over()
 
@@ -827,19 +830,24 @@ async def test_a_complete_behind_the_pause_counts() -> None:
 
 
 @drawn
-async def test_a_step_that_is_whole_behind_the_pause_belongs_to_the_run() -> None:
+async def test_a_backend_that_goes_on_behind_the_pause_has_failed() -> None:
     said: list[tuple[str, JsonObject]] = [
         ("step_start", {}),
         ("text_complete", {"message_id": "n", "text": "more"}),
-        ("step_end", {}),
+        ("tool_start", {"call_id": "c", "name": "tool", "arguments": "{}"}),
+        ("token_usage", {"input_tokens": 1, "output_tokens": 2}),
     ]
-    for events in (said, said[1:2]):
-        bench = Bench(behind(*events))
+    for event in said:
+        bench = Bench(behind(event))
         reading, request = await bench.paused()
-        assert await request.sealed
-        assert "complete" not in kinds(await reading)
-        assert bench.types()[-2:] == ["step/end", "handoff/pause"]
-        assert [data["content"][0]["text"] for data in bench.of("assistant/message")] == ["some ", "more"]
+        assert kinds(await reading)[-2:] == ["error", "complete"]
+        assert await request.sealed is False
+        [end] = bench.of("turn/end")
+        assert end["reason"]["failure_class"] == "backend_error"
+        assert event[0] in end["reason"]["message"]
+        # Nothing of that is taken.
+        assert bench.types()[-3:] == ["step/end", "turn/end", "run/settled"]
+        assert len(bench.of("step/start")) == 1
         await bench.over()
 
 
@@ -1251,20 +1259,23 @@ async def test_a_run_that_is_stopped_while_its_step_is_made_durable_is_not_held(
 
 @drawn
 async def test_a_stop_in_the_last_moment_before_the_pause_is_written_wins() -> None:
-    stops: list[asyncio.Future[None]] = []
+    benches: list[Bench] = []
+    for seconds in (0.0, 0.5):
+        stops: list[asyncio.Future[None]] = []
 
-    async def failpoint(point: str) -> None:
-        if point == "before_handoff_pause":
-            stops.append(bench.stop())
-            await asyncio.sleep(0.5)
+        async def failpoint(point: str, stops: "list[asyncio.Future[None]]" = stops, seconds: float = seconds) -> None:
+            if point == "before_handoff_pause":
+                stops.append(benches[-1].stop())
+                if seconds:
+                    await asyncio.sleep(seconds)
 
-    bench = Bench(stands, failpoint=failpoint)
-    reading, request = await bench.paused()
-    assert await request.sealed is False
-    await stops[0]
-    assert kinds(await reading)[-1] == "complete"
-    assert (bench.ends(), bench.of("handoff/pause")) == ([("r1", "aborted")], [])
-    await bench.over()
+        benches.append(bench := Bench(stands, failpoint=failpoint))
+        reading, request = await bench.paused()
+        assert await request.sealed is False
+        await stops[0]
+        assert kinds(await reading)[-1] == "complete"
+        assert (bench.ends(), bench.of("handoff/pause")) == ([("r1", "aborted")], [])
+        await bench.over()
 
 
 @drawn
@@ -1544,7 +1555,7 @@ async def test_a_composition_that_is_not_on_the_disk_does_not_count() -> None:
         bench.journals.on_sync = on_sync
         recorded.append(asyncio.ensure_future(player.prepared()))
         assert await boundary == "pause"
-        for event in list[SessionEvent]():
+        for event in NOTHING:
             yield event
 
     bench = Bench(hasty)
