@@ -44,8 +44,8 @@ SESSION: Final = "s"
 TEXT: Final = "Please see to it."
 ABANDONED: Final = "continuation_abandoned_before_provider_dispatch"
 How = Literal["amid", "behind", "fails"]
-#: Descriptors of journals that were written to and not synced since, in a life.
-_unsynced: Final[set[int]] = set()
+#: Journals that were written to and not synced since, in a life: device and inode, whatever they are opened as.
+_unsynced: Final[set[tuple[int, int]]] = set()
 #: As they are before anything counts them, for what is written outside.
 _open, _write, _fsync, _close = os.open, os.write, os.fsync, os.close
 
@@ -615,10 +615,12 @@ class _Operations:
         counted = self._counted(name, operation)
 
         def noted(*given: Any) -> Any:
-            _unsynced.add(given[0])
+            found = os.fstat(given[0])
+            journal = (found.st_dev, found.st_ino)
+            _unsynced.add(journal)
             done = counted(*given)
             if name == "sync":
-                _unsynced.discard(given[0])
+                _unsynced.discard(journal)
             return done
 
         return noted
