@@ -28,6 +28,11 @@ _ENDED: Final = {
 _WITH: Final = {"step_limit": " with as many steps again"}
 #: What a call's tool has declared → another way than to state what came of the call.
 _AGAIN: Final = ("read_only", "idempotent")
+#: What came of a call, as it is stated → when that is so.
+_OUTCOMES: Final = {
+    "--ok": "look outside, and state this if it happened",
+    "--error 'it did not happen'": "or this if it did not; the model is told these words",
+}
 #: How a handoff stands whose successor may still come.
 _WAITS: Final = ("pending", "claimed")
 #: What goes on where no command does.
@@ -84,7 +89,7 @@ def steps(doc: Doc, unknown: Sequence[Doc], newest_run: str | None, words: Words
     """
     if doc["verdict"] not in _GOES_ON or doc["writer"] is not None:
         return []
-    claims = [*_handoff(doc, words, lost), *_claims(doc, words, lost)]
+    claims = [*_handoff(doc, words, lost), *_claims(doc, unknown, words, lost)]
     lineage = set() if lost else _lineage(doc, newest_run)
     calls = [step for call in unknown[:_CALLS] for step in _call(doc, call, unknown, lineage, words, lost)]
     blocked = bool(claims) or any(call["run_id"] in lineage for call in unknown)
@@ -106,12 +111,18 @@ def _handoff(doc: Doc, words: Words, lost: bool) -> Iterator[Step]:
         yield {"command": command, "why": f"{waits}; let that finish it, or give the handoff up"}
 
 
-def _claims(doc: Doc, words: Words, lost: bool) -> Iterator[Step]:
+def _claims(doc: Doc, unknown: Sequence[Doc], words: Words, lost: bool) -> Iterator[Step]:
     for claim in doc["continuations"]:
-        if claim["state"] == "repair_required" and lost:
+        if claim["state"] == "repair_required" and (lost or _dangles(doc, claim, unknown)):
             continue  # a repair closes its run, and nothing goes on from there
         if (step := _OF_CLAIM.get(claim["state"])) is not None:
             yield step(claim, words)
+
+
+def _dangles(doc: Doc, claim: Doc, unknown: Sequence[Doc]) -> bool:
+    """Is there a call of unknown outcome in the claim's run, or in one that it goes back to?"""
+    lineage = _lineage(doc, claim["target"]["run_id"])
+    return any(call["run_id"] in lineage for call in unknown)
 
 
 def _repaired(claim: Doc, words: Words) -> Step:
@@ -140,11 +151,10 @@ def _call(doc: Doc, call: Doc, unknown: Sequence[Doc], lineage: set[str], words:
     if call["recovery"] in _AGAIN and call["run_id"] in lineage:
         yield {"command": f"{words.resume} --rerun {call['recovery']}", "why": f"{what}; its tool may be called again"}
     alone = sum(other["call_id"] == call["call_id"] for other in unknown) == 1
-    name = quote(call["call_id"] if alone else call["operation_id"])
-    yield {
-        "command": f"maka session settle {words.session} --call {name} --ok|--error TEXT",
-        "why": f"{what}; look whether it happened, and state it",
-    }
+    settle = f"maka session settle {words.session} --call {quote(call['call_id'] if alone else call['operation_id'])}"
+    # Two commands, because what stands in one is done where it is pasted.
+    for outcome, how in _OUTCOMES.items():
+        yield {"command": f"{settle} {outcome}", "why": f"{what}; {how}"}
 
 
 def _lineage(doc: Doc, run_id: str | None) -> set[str]:

@@ -26,6 +26,10 @@ _HANDED_OVER = (
     "nothing to repair; `maka session resume TARGET` lets the successor finish the turn, and `maka session settle "
     "TARGET --handoff ID` gives the handoff up"
 )
+_CARRIED_OUT = (
+    "nothing to repair; a program completes or cancels it (`manager.plans`); a recovery ends it as interrupted, unless a "
+    "turn stands open or was handed over"
+)
 _NOTHING = "nothing to do"
 
 
@@ -61,7 +65,8 @@ CODES: Final[dict[str, Code]] = {
         "warning", "restore the parent as it was at the fork point; the fork stays readable by itself"
     ),
     "blob_missing": Code("warning", "restore the file into blobs/ under the session; the event keeps what was shown"),
-    **dict.fromkeys(("admitted_without_run", "queued_messages", "active_plan"), Code("info", _RUNTIME)),
+    **dict.fromkeys(("admitted_without_run", "queued_messages"), Code("info", _RUNTIME)),
+    "active_plan": Code("info", _CARRIED_OUT),
     "pending_handoff": Code("info", _HANDED_OVER),
     "extension_events": Code("info", _NOTHING),
     "quarantine": Code("info", _NOTHING),

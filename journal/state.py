@@ -198,7 +198,8 @@ class State:
         for handoff in self.continuations.pending():
             turn = self.turns.open.get(handoff.data["turn_id"])
             if turn is not None and turn.pause == handoff.handoff_id and turn.turn_id not in self.turns.stops:
-                what = f"turn {turn.turn_id} is paused and waits for run {handoff.data['successor_run_id']}"
+                waits = f"turn {turn.turn_id} is paused and waits for run {handoff.data['successor_run_id']}"
+                what = f"{waits} (handoff {handoff.handoff_id})"
                 found.append(Finding("pending_handoff", what, seq=handoff.seq))
         if (plan := self.plans.running()) is not None:
             what = f"execution {plan.execution_id} of plan {plan.proposal_id} ({plan.title}) is active"

@@ -34,7 +34,8 @@ def test_it_shows_what_it_promises(folder: Path) -> None:
     assert "interrupted → healthy" in told[2]
     assert "healthy  nothing to repair" in told[3]
     for part in told[1:4]:
-        assert "→ `maka session settle demo --call call-1 --ok|--error TEXT`" in part
+        assert "→ `maka session settle demo --call call-1 --ok`" in part
+        assert "→ `maka session settle demo --call call-1 --error 'it did not happen'`" in part
     assert "Do not retry blindly." in told[4]
     assert "`maka session resume demo --app MODULE:OBJECT`" in told[4]
     assert list(folder.iterdir()) == []

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from shlex import shlex, split
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ CALL = {
     "recovery": "never",
 }  # fmt: skip
 GOES_ON = "maka session resume s"
-SETTLE = "maka session settle s --call c1 --ok|--error TEXT"
+SETTLE = ["maka session settle s --call c1 --ok", "maka session settle s --call c1 --error 'it did not happen'"]
 
 
 WORDS = Words("s", lambda: "")
@@ -110,10 +111,10 @@ def test_nothing_goes_on_that_is_archived_older_in_use_or_damaged() -> None:
 
 
 def test_a_call_of_unknown_outcome_comes_before_its_run_goes_on() -> None:
-    assert told(DOC, CALL) == [SETTLE]
-    assert told(DOC, {**CALL, "run_id": "r0"}) == [SETTLE, GOES_ON], "another run's is not in the way"
+    assert told(DOC, CALL) == SETTLE
+    assert told(DOC, {**CALL, "run_id": "r0"}) == [*SETTLE, GOES_ON], "another run's is not in the way"
     older = {**DOC, "runs": [RUN, {**RUN, "run_id": "r2"}], "continuations": [claim("settled")]}
-    assert told(older, CALL, newest="r2") == [SETTLE], "that of a run that it goes back to is"
+    assert told(older, CALL, newest="r2") == SETTLE, "that of a run that it goes back to is"
     assert told(DOC, {**CALL, "operation_id": None}) == [], "no outcome can be stated where the dispatch was lost"
 
 
@@ -121,26 +122,35 @@ def test_a_call_of_unknown_outcome_comes_before_its_run_goes_on() -> None:
 def test_a_claim_may_name_anything_as_its_source(source: Any) -> None:
     claimed = {**claim("settled"), "source": {"run_id": source}}
     doc = {**DOC, "runs": [{**RUN, "run_id": "r2"}], "continuations": [claimed]}
-    assert told(doc, CALL, newest="r2") == [SETTLE, GOES_ON]
+    assert told(doc, CALL, newest="r2") == [*SETTLE, GOES_ON]
 
 
 def test_what_the_tool_declares_is_another_way() -> None:
-    assert told(DOC, {**CALL, "recovery": "reconcile"}) == [GOES_ON, SETTLE]
-    assert told(DOC, {**CALL, "recovery": "read_only"}) == [f"{GOES_ON} --rerun read_only", SETTLE]
-    assert told(DOC, {**CALL, "recovery": "idempotent", "run_id": "r0"}) == [SETTLE, GOES_ON]
+    assert told(DOC, {**CALL, "recovery": "reconcile"}) == [GOES_ON, *SETTLE]
+    assert told(DOC, {**CALL, "recovery": "read_only"}) == [f"{GOES_ON} --rerun read_only", *SETTLE]
+    assert told(DOC, {**CALL, "recovery": "idempotent", "run_id": "r0"}) == [*SETTLE, GOES_ON]
 
 
 def test_calls_of_one_name_are_told_apart_by_their_operation() -> None:
     assert told(DOC, CALL, {**CALL, "operation_id": "o 2"}) == [
-        "maka session settle s --call o1 --ok|--error TEXT",
-        "maka session settle s --call 'o 2' --ok|--error TEXT",
+        "maka session settle s --call o1 --ok",
+        "maka session settle s --call o1 --error 'it did not happen'",
+        "maka session settle s --call 'o 2' --ok",
+        "maka session settle s --call 'o 2' --error 'it did not happen'",
     ]
 
 
 def test_a_claim_that_is_not_settled_comes_first() -> None:
     assert told({**DOC, "continuations": [claim("started_indeterminate")]}) == ["maka session settle s --claim k1"]
     assert told({**DOC, "continuations": [claim("repair_required")]}) == [GOES_ON]
-    assert told({**DOC, "continuations": [claim("repair_required")]}, CALL) == [GOES_ON, SETTLE]
+    assert told({**DOC, "continuations": [claim("repair_required")]}, {**CALL, "run_id": "r0"}) == [GOES_ON, *SETTLE]
+
+
+def test_what_would_park_a_claims_run_comes_in_its_place() -> None:
+    doc = {**DOC, "runs": [RUN, {**RUN, "run_id": "r2"}], "continuations": [claim("repair_required")]}
+    for run_id in ("r1", "r2"):
+        assert told(doc, {**CALL, "run_id": run_id}, newest="r2") == SETTLE
+    assert told(doc, {**CALL, "recovery": "reconcile", "run_id": "r2"}, newest="r2") == [GOES_ON, *SETTLE]
 
 
 def test_where_the_newest_run_is_claimed_the_run_that_came_of_it_goes_on() -> None:
@@ -174,8 +184,8 @@ def test_where_lines_are_lost_only_a_message_goes_on() -> None:
         "turn 1 was cut off, and lines of the journal are lost, so no run goes on from there: "
         "send a message in your program (`manager.send`)"
     )
-    assert told(DOC, {**CALL, "recovery": "read_only"}, lost=True) == [SETTLE, None], "it is not in a message's way"
-    assert told(DOC, {**CALL, "recovery": "reconcile"}, lost=True) == [SETTLE, None]
+    assert told(DOC, {**CALL, "recovery": "read_only"}, lost=True) == [*SETTLE, None], "it is not in a message's way"
+    assert told(DOC, {**CALL, "recovery": "reconcile"}, lost=True) == [*SETTLE, None]
     claimed = {**DOC, "continuations": [claim("started_indeterminate")]}
     assert told(claimed, lost=True) == ["maka session settle s --claim k1"]
     assert told({**DOC, "continuations": [claim("repair_required")]}, lost=True) == [None]
@@ -193,6 +203,25 @@ def test_a_salvaged_session_is_not_sent_to_a_command_that_parks(maka_: Callable[
         assert told[-2] == "next"
         assert told[-1].startswith("turn 2 failed, and lines of the journal are lost")
         assert told[-1].endswith("send a message in your program (`manager.send`)")
+
+
+@pytest.mark.parametrize("hostile", ["a|b", "x; rm -r .", "$(x)`y`", "a b", "it's\n>f", "*&~!{a,b}", "--ok", "-"])
+def test_a_command_is_one_command_wherever_it_is_pasted(hostile: str) -> None:
+    words = Words(words_of(hostile, hostile), lambda: " --app MODULE:OBJECT")
+    call = {**CALL, "call_id": hostile, "name": hostile, "recovery": "read_only"}
+    twice = [call, {**call, "operation_id": hostile}]
+    ids = {**claim("started_indeterminate", target=hostile), "claim_id": hostile}
+    handed = {**HANDED, "handoffs": [{**HANDOFF, "handoff_id": hostile, "successor_run_id": hostile}]}
+    claimed = {**DOC, "continuations": [claim("settled", target=hostile)]}
+    claimed["runs"] = [RUN, {**RUN, "run_id": hostile}]
+    docs = [(DOC, [call]), (DOC, twice), ({**DOC, "continuations": [ids]}, []), (handed, []), (claimed, [])]
+    commands = [step["command"] for doc, unknown in docs for step in steps(doc, unknown, "r1", words)]
+    assert len(commands) == 3 + 6 + 1 + 2 + 1
+    for command in filter(None, commands):
+        tokens = list(shlex(command, posix=True, punctuation_chars=True))
+        assert not [token for token in tokens if set(token) <= set("();<>|&")], command
+        bare = "".join(part for at, part in enumerate(command.replace("'\"'\"'", "").split("'")) if at % 2 == 0)
+        assert not set(bare) & set("`$*?[]{}~!\\\n"), command
 
 
 @pytest.mark.parametrize(
@@ -220,16 +249,19 @@ def test_inspect_and_repair_say_what_comes_next(
     orders.kill_at("tool")
     for words in (("inspect", "s"), ("repair", "s"), ("repair", "s"), ("inspect", "s")):
         told = [row.strip() for row in maka_("journal", *words).out.splitlines()]
-        assert told[-2:] == [
-            "order (c1) of turn 1: nobody knows what came of it; look whether it happened, and state it",
-            f"→ `{SETTLE}`",
+        assert told[-4:] == [
+            "order (c1) of turn 1: nobody knows what came of it; look outside, and state this if it happened",
+            f"→ `{SETTLE[0]}`",
+            "order (c1) of turn 1: nobody knows what came of it; or this if it did not; the model is told these words",
+            f"→ `{SETTLE[1]}`",
         ]
     monkeypatch.delenv("MAKA_HOME")
     doc = maka_("journal", "inspect", "s", "--root", orders.root, "--json").json
     assert list(doc)[-1] == "next"
-    [step] = doc["next"]
-    assert step["command"] == f"maka session settle s --root {orders.root} --call c1 --ok|--error TEXT"
-    assert maka_("session", "settle", "s", "--root", orders.root, "--call", "c1", "--ok").code == 0
+    happened, not_so = (split(step["command"]) for step in doc["next"])
+    assert happened == ["maka", "session", "settle", "s", "--root", str(orders.root), "--call", "c1", "--ok"]
+    assert not_so == [*happened[:-1], "--error", "it did not happen"]
+    assert maka_(*happened[1:]).code == 0
     [step] = maka_("journal", "inspect", orders.session, "--json").json["next"]
     assert step["command"] == f"maka session resume {orders.session} --app MODULE:OBJECT"
     assert "stated by a person" in maka_("journal", "show", orders.journal).out
