@@ -1,22 +1,32 @@
-"""Rules of handoffs that no story breaks by itself: what comes in the moment in which nobody looks."""
+"""Rules of handoffs that no story breaks by itself: what comes in the moment in which nobody looks, what is looked up
+of runs that were handed over more than once, and what becomes of a composition that is not as it should be.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 
 from maka.journal.events import JsonObject
+from maka.journal.views.interactions import Interactions
 from maka.runtime.backends.base import BackendContext, BackendRegistry, SendInput, SteeringLease
 from maka.runtime.composition import RunComposition
+from maka.runtime.continuation.plan import plan
 from maka.runtime.continuation.safety import SafetyObservation
-from maka.runtime.errors import InteractionRefused
+from maka.runtime.continuation.shapes import Facts
+from maka.runtime.errors import ContinuationRevalidationError, InteractionRefused
+from maka.runtime.handoff.denials import has_explicit_sandbox_boundary_denial
 from maka.runtime.handoff.pause import HandoffPause
 from maka.runtime.handoff.request import HandoffRequest
+from maka.runtime.handoff.sameness import recorded_composition
 from maka.runtime.interactions import JournalInteractions
 from maka.runtime.journals import OpenSession
 from maka.runtime.kernel.authority import RunIdentity
 from maka.runtime.kernel.kernel import RuntimeKernel
+from maka.runtime.kernel.stream import TurnStream
 from maka.runtime.lifecycle import Lifecycle
 from maka.runtime.session_events import SessionEvent
 from support.memory_journals import MemoryJournals, check_legal
@@ -32,14 +42,7 @@ MADE = RunComposition(
     tool_availability_hash=HASH,
     base_provider_options_hash=HASH,
 )
-PAUSE = HandoffPause(
-    handoff_id="h",
-    host_epoch="host",
-    root_run_id="r1",
-    successor_run_id="s",
-    successor_invocation_id="s",
-    claim_id="c",
-)
+SEEN = SafetyObservation(workspace_identity="w", background_operations_settled=True, available_tool_names=("tool",))
 QUESTIONS = [{"id": "q", "question": "?", "options": [{"label": "Yes"}, {"label": "No"}]}]
 Play = Callable[[SendInput], AsyncIterator[SessionEvent]]
 
@@ -52,10 +55,33 @@ def complete(input: SendInput) -> SessionEvent:
     return event(input, "complete", stop_reason="end_turn")
 
 
-class Bench:
-    """A kernel whose one run, of a session in memory, records what it is made of and plays ``play``."""
+def pause(run_id: str) -> HandoffPause:
+    """The successor of run ``r`` is run ``r'``."""
+    return HandoffPause(
+        handoff_id=f"h-{run_id}",
+        host_epoch="host",
+        root_run_id="r1",
+        successor_run_id=f"{run_id}'",
+        successor_invocation_id=f"{run_id}'",
+        claim_id=f"c-{run_id}",
+    )
 
-    def __init__(self, play: Play, **more: Any) -> None:
+
+async def read(stream: TurnStream) -> list[SessionEvent]:
+    return [told async for told in stream]
+
+
+async def stands(input: SendInput) -> AsyncIterator[SessionEvent]:
+    """Comes to a boundary a second later, and completes if nobody waits for that."""
+    await asyncio.sleep(1)
+    if await input.handoff_boundary(None, 2) == "continue":
+        yield complete(input)
+
+
+class Bench:
+    """A kernel whose runs, of one session in memory, record what they are made of and play ``play``."""
+
+    def __init__(self, play: Play = stands, **more: Any) -> None:
         self.journals = MemoryJournals()
         self.journals.create(SESSION, backend="player")
         self.play = play
@@ -77,9 +103,7 @@ class Bench:
         return self.kernel.opened(session_id)
 
     async def _observe(self, session_id: str, state: object) -> SafetyObservation:
-        return SafetyObservation(
-            workspace_identity="w", background_operations_settled=True, available_tool_names=("tool",)
-        )
+        return SEEN
 
     async def prepare_run_composition(self, run_id: str, turn_id: str) -> None:
         await self.context.record_run_composition(run_id, MADE)
@@ -95,22 +119,43 @@ class Bench:
 
     async def asked(self) -> "tuple[asyncio.Task[list[SessionEvent]], HandoffRequest]":
         """The run has begun, somebody reads it, and it was asked."""
-        stream = self.kernel.start_turn(SESSION, turn_id="t1", run_id="r1", text="go")
+        return await self.reading(self.kernel.start_turn(SESSION, turn_id="t1", run_id="r1", text="go"), "r1")
 
-        async def read() -> list[SessionEvent]:
-            return [told async for told in stream]
-
-        reading = asyncio.ensure_future(read())
+    async def reading(
+        self, stream: TurnStream, run_id: str
+    ) -> "tuple[asyncio.Task[list[SessionEvent]], HandoffRequest]":
+        reading = asyncio.ensure_future(read(stream))
         await stream.started()
-        request = self.kernel.request_run_handoff(SESSION, "r1", PAUSE)
+        request = self.kernel.request_run_handoff(SESSION, run_id, pause(run_id))
         assert request is not None
         return reading, request
+
+    async def handed_over(self, stream: TurnStream | None = None, run_id: str = "r1") -> None:
+        stream = stream or self.kernel.start_turn(SESSION, turn_id="t1", run_id=run_id, text="go")
+        reading, request = await self.reading(stream, run_id)
+        assert await request.ready
+        assert request.commit()
+        assert await request.sealed
+        await reading
+
+    async def successor(self) -> TurnStream:
+        """The run that finishes what waits."""
+        async with self.kernel.session(SESSION) as session:
+            facts = Facts(SESSION, session.journal.state, await self.kernel.conversation(SESSION))
+        planned = plan(facts, source_run_id=None, purpose="handoff", observation=SEEN, new_id=str)
+        assert planned.continuation is not None, planned.to_json()
+        return self.kernel.start_continuation(planned.continuation)
+
+    def ends(self) -> list[tuple[str, str, str | None]]:
+        """Run, kind and failure class of each end."""
+        ends = [(data["run_id"], data["reason"]) for data in self.of("turn/end")]
+        return [(run_id, reason["kind"], reason.get("failure_class")) for run_id, reason in ends]
 
     def of(self, type_: str) -> list[JsonObject]:
         return self.journals.of(SESSION, type_)
 
 
-def in_several_orders(case: Callable[[], Awaitable[None]]) -> Callable[[int], None]:
+def in_several_orders(case: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[int], None]:
     @pytest.mark.parametrize("seed", range(3))
     def with_seed(seed: int) -> None:
         run(case(), seed)
@@ -143,9 +188,8 @@ async def test_nothing_is_committed_between_two_boundaries() -> None:
         asyncio.get_running_loop().call_later(1, signal.set)
         assert await input.handoff_boundary(signal, 3) == "continue"
         await asyncio.sleep(1)
-        assert await input.handoff_boundary(None, 2) == "pause"
-        return
-        yield
+        if await input.handoff_boundary(None, 2) == "continue":
+            yield complete(input)
 
     bench = Bench(impatient)
     reading, request = await bench.asked()
@@ -213,22 +257,127 @@ async def test_a_question_that_comes_as_the_pause_is_written_is_refused() -> Non
                 refused.append(error.code)
 
         await asyncio.sleep(1)
-        assert await input.handoff_boundary(None, 2) == "pause"
-        bench.asking = asyncio.ensure_future(asks())
-        return
-        yield
+        if await input.handoff_boundary(None, 2) == "continue":
+            yield complete(input)
+        asking.append(asyncio.ensure_future(asks()))
 
-    bench = Curious(curious)
+    asking: list[asyncio.Future[None]] = []
+    bench = Bench(curious)
     reading, request = await bench.asked()
     assert await request.ready
     assert request.commit()
     await reading
-    await bench.asking
+    await asking[0]
     assert refused == ["run_closed"]
     assert bench.of("interaction/requested") == []
     await bench.kernel.aclose()
     assert check_legal(bench.journals.events(SESSION)) == "healthy"
 
 
-class Curious(Bench):
-    asking: "asyncio.Future[None]"
+# ---------------------------------------------------------------- denials
+
+
+@in_several_orders
+async def test_denials_are_looked_up_for_each_run_of_the_boundary_oldest_first() -> None:
+    asked: list[list[str]] = []
+
+    async def looks_up(session: OpenSession, identities: Sequence[JsonObject]) -> bool:
+        asked.append([identity["run_id"] for identity in identities])
+        return False
+
+    bench = Bench(has_explicit_sandbox_boundary_denial=looks_up)
+    await bench.handed_over()
+    await bench.handed_over(await bench.successor(), "r1'")
+    await read(await bench.successor())
+    assert asked == [["r1"], ["r1", "r1'"]]
+    await bench.kernel.aclose()
+
+
+@pytest.mark.parametrize(
+    ("interactions", "found"),
+    [
+        (Interactions(), False),
+        (Interactions(denials={"r1": ["i"]}), True),
+        (Interactions(denials={"r2": ["i"]}), True),
+        (Interactions(denials={"r3": ["i"]}), False),
+        (Interactions(unclear={"r3": ["i"]}), False),
+        (Interactions(unclear={"r2": ["i"]}, denials={"r1": ["j"]}), None),
+    ],
+)
+def test_what_nobody_can_tell_is_no_permission(interactions: Interactions, found: bool | None) -> None:
+    session: Any = SimpleNamespace(
+        session_id=SESSION, journal=SimpleNamespace(state=SimpleNamespace(interactions=interactions))
+    )
+    looked_up = has_explicit_sandbox_boundary_denial(session, [{"run_id": "r1"}, {"run_id": "r2"}])
+    if found is not None:
+        assert asyncio.run(looked_up) is found
+        return
+    with pytest.raises(ContinuationRevalidationError, match="boundary i of run r2") as refused:
+        asyncio.run(looked_up)
+    assert refused.value.code == "sandbox_denial_unknown"
+
+
+# ---------------------------------------------------------------- compositions
+
+
+class Unready(Bench):
+    """One whose runs cannot tell what they are made of, but for the first."""
+
+    async def prepare_run_composition(self, run_id: str, turn_id: str) -> None:
+        if run_id != "r1":
+            raise RuntimeError("the prompt is not there")
+        await super().prepare_run_composition(run_id, turn_id)
+
+
+async def unreadable(session: OpenSession, run_id: str) -> JsonObject | None:
+    """A reader that finds what it cannot read of every run but the first."""
+    return await recorded_composition(session, run_id) if run_id == "r1" else {"schema": 9}
+
+
+@pytest.mark.parametrize(
+    ("bench", "words"),
+    [
+        (Unready, "composition preparation .* failed .*the prompt is not there"),
+        (lambda: Bench(read_composition=unreadable), "Run Composition of run r1' .* cannot be read"),
+    ],
+)
+def test_a_successor_of_which_nobody_can_tell_what_it_is_made_of_has_failed(
+    bench: Callable[[], Bench], words: str
+) -> None:
+    async def main() -> None:
+        made = bench()
+        await made.handed_over()
+        with pytest.raises(ContinuationRevalidationError, match=words) as failed:
+            await read(await made.successor())
+        assert failed.value.code == "composition_unavailable"
+        assert made.ends() == [("r1'", "failed", "composition_unavailable")]
+        await made.kernel.aclose()
+
+    for seed in range(3):
+        run(main(), seed)
+
+
+@in_several_orders
+async def test_a_workspace_that_is_another_one_prepares_no_composition() -> None:
+    class Prepared(Bench):
+        async def prepare_run_composition(self, run_id: str, turn_id: str) -> None:
+            prepared.append(run_id)
+            await super().prepare_run_composition(run_id, turn_id)
+
+        async def _observe(self, session_id: str, state: object) -> SafetyObservation:
+            looks.append(session_id)
+            return SEEN if len(looks) < last else attrs.evolve(SEEN, workspace_identity="another")
+
+    prepared: list[str] = []
+    looks: list[str] = []
+    last = 99
+    bench = Prepared()
+    await bench.handed_over()
+    # Once before the claim, and again behind the start.
+    last = len(looks) + 2
+    with pytest.raises(ContinuationRevalidationError) as refused:
+        await read(await bench.successor())
+    assert refused.value.code == "workspace_identity_changed"
+    assert prepared == ["r1"]
+    assert bench.ends() == [("r1'", "failed", "workspace_identity_changed")]
+    await bench.kernel.aclose()
