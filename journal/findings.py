@@ -27,8 +27,8 @@ _HANDED_OVER = (
     "TARGET --handoff ID` gives the handoff up"
 )
 _CARRIED_OUT = (
-    "nothing to repair; a program completes or cancels it (`manager.plans`); a recovery ends it as interrupted, unless a "
-    "turn stands open or was handed over"
+    "nothing to repair; a program completes or cancels it (`manager.plans`); a recovery ends it as interrupted, unless "
+    "a turn stands open or was handed over"
 )
 _NOTHING = "nothing to do"
 
