@@ -181,6 +181,10 @@ class FileStore:
         rows = (_row(f"{place}/{name}", name) for name in names)
         return [row for row in rows if row is not None]
 
+    def row(self, session_id: str) -> JsonObject | None:
+        """The row of ``list`` of one session; None where there is none."""
+        return _row(str(self.path(session_id).parent), session_id)
+
     def delete(self, session_id: str) -> Path:
         """Move a session to the trash folder; returns where it went. Nothing is removed.
 

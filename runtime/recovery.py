@@ -12,6 +12,7 @@ import attrs
 
 from ..journal.errors import InvalidEvent, JournalError, JournalLocked
 from ..journal.events import Draft, Event
+from ..journal.state import State
 from ..journal.store import FileStore
 from ..journal.views.turn import Unknown
 from ..journal.writer import wall_ms
@@ -47,7 +48,7 @@ class Recovered:
     open for writing, who repairs it when that is due), or ``failed``, with the ``error``.
 
     ``interrupted``: the execution of a plan that was active, and that nothing carries out any more. It is among
-    ``appended``.
+    ``appended``. ``pending_handoff``: the handoff that a turn of it waits for.
 
     ``reconciled``: of how many calls it was found out what came of them, which is one event for each; where it is 0,
     not a byte of an ``unchanged`` journal was written. ``unsettled``: of how many their tools may
@@ -61,6 +62,7 @@ class Recovered:
     error: JournalError | None = None
     reconciled: int = 0
     interrupted: str | None = None
+    pending_handoff: str | None = None
 
 
 def recover(store: FileStore, session_id: str, *, clock: Callable[[], int] = wall_ms) -> Recovered:
@@ -79,7 +81,13 @@ def recover(store: FileStore, session_id: str, *, clock: Callable[[], int] = wal
         appended=appended,
         unsettled=unsettled,
         interrupted=execution_of(events),
+        pending_handoff=handoff_in(state),
     )
+
+
+def handoff_in(state: State) -> str | None:
+    """The handoff that a turn of the session waits for."""
+    return next((handoff.handoff_id for handoff in state.continuations.pending()), None)
 
 
 def execution_of(events: Sequence[Event]) -> str | None:

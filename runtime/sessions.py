@@ -3,29 +3,30 @@
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
-from ..journal.errors import InvalidEvent, JournalConflict, JournalError, JournalLocked
+from ..journal.errors import InvalidEvent, JournalConflict, JournalError, JournalLocked, SessionNotFound
 from ..journal.events import Blocks, Draft, Event, JsonObject, Purpose, Recovery
 from ..journal.state import State
 from ..journal.store import FileStore
+from ..journal.summary import listing
 from ..journal.views.session import SETTINGS, TOOL_BOUNDARY
 from ..journal.writer import Hook as AppendHook
 from ..journal.writer import wall_ms
 from ..repair.session import writer_of
 from .app.definition import App, app_of
 from .backends.base import BackendRegistry, StopMode
-from .composition import RunComposition
 from .continuation.drafts import settle
 from .continuation.failpoints import Hook, nowhere
 from .continuation.outcomes import outcome_of, stated
 from .continuation.plan import at_once, plan, would_park
 from .continuation.revalidation import still_unknown
 from .continuation.safety import SafetyObservation, Unobserved, look, observe
-from .continuation.shapes import Continuation, ContinuationPlan, Diagnostic, Facts
+from .continuation.shapes import Continuation, ContinuationPlan, Diagnostic, Facts, Prospect
 from .conversation import Conversation
 from .errors import (
     AppError,
@@ -38,7 +39,7 @@ from .errors import (
     SettleRefused,
     describe,
 )
-from .handoff.abandonment import abandon
+from .handoff.abandonment import abandon, busy
 from .handoff.copying import refusal
 from .handoff.denials import DenialLookup, has_explicit_sandbox_boundary_denial
 from .handoff.pause import HandoffPause
@@ -56,7 +57,8 @@ from .lingering import lingering
 from .opening import facts_of
 from .permissions import MODES
 from .plans import SessionPlans, interrupted
-from .recovery import Recovered, Tell, execution_of, reconcile_calls, recover, rerun_calls
+from .recovery import Recovered, Tell, execution_of, handoff_in, reconcile_calls, recover, rerun_calls
+from .tasks import seen
 from .tools.base import Tool
 
 if TYPE_CHECKING:
@@ -73,6 +75,8 @@ Diagnostics = list[Diagnostic]
 _OF_BACKEND: Final = frozenset({"backend", "connection"})
 #: What a fork takes over of its parent's newest values.
 _INHERITED: Final = ("cwd", "backend", "model", "permission_mode", "connection", "labels")
+#: What of a row says that there is something to do, or to tell, although the session is in order.
+_DUE: Final = ("unsettled", "active_plan", "pending_handoff")
 #: How keys of a patch begin that are the program's own.
 _OWN: Final = "x-"
 
@@ -112,6 +116,8 @@ class SessionManager:
         self._app = app = _taken(app)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        #: Stops of sessions that are not open here.
+        self._stopping: set[asyncio.Future[None]] = set()
         self._new_id = new_id
         self._clock = clock
         files = FileJournals(root, clock=clock, on_append=on_append, places=places)
@@ -159,6 +165,8 @@ class SessionManager:
     async def aclose(self, *, source: str = "shutdown") -> None:
         """Stops what runs and closes everything. Raises what failed."""
         self._closed = True
+        if self._stopping:
+            await asyncio.wait(set(self._stopping))
         try:
             await self.kernel.aclose(source=source)
         finally:
@@ -215,7 +223,15 @@ class SessionManager:
         Raises JournalError where the root cannot be read.
         """
         rows = await _in_thread(self._store.list)
-        return [{**row, "running": self.status(row["session_id"]).turns} for row in rows]
+        return [{**self._known(row), "running": self.status(row["session_id"]).turns} for row in rows]
+
+    def _known(self, row: JsonObject) -> JsonObject:
+        """The row, with what a session that is open here tells where its files do not."""
+        opened = self.kernel.opened(row["session_id"])
+        if opened is None or None not in row.values():
+            return row
+        told = listing(opened.journal.state)
+        return {key: told.get(key) if value is None else value for key, value in row.items()}
 
     async def read(self, session_id: str) -> "Session":
         """The session as a view, as it stands on disk; it may run meanwhile. See ``maka.inspect``.
@@ -275,9 +291,31 @@ class SessionManager:
     def stop(
         self, session_id: str, *, source: str = "user", mode: StopMode = "immediate", stop_id: str | None = None
     ) -> "asyncio.Future[None]":
-        """Stops what runs or waits in the session: at once, or ``after_step``. See ``RuntimeKernel.stop_session``."""
+        """Stops what runs or waits in the session: at once, or ``after_step``. See ``RuntimeKernel.stop_session``.
+
+        A turn that waits for its successor is ended too, also in a session that is not open here: it is opened for
+        that, unless another process has it.
+        """
         self._here()
-        return self.kernel.stop_session(session_id, source=source, mode=mode, stop_id=stop_id)
+        stopping = self.kernel.stop_session(session_id, source=source, mode=mode, stop_id=stop_id)
+        if self._closed or self.kernel.status(session_id).open:
+            return stopping
+        stopping.add_done_callback(seen)
+        giving_up = asyncio.ensure_future(self._stop_waiting(session_id, source, stop_id))
+        giving_up.add_done_callback(seen)
+        self._stopping.add(giving_up)
+        giving_up.add_done_callback(self._stopping.discard)
+        return giving_up
+
+    async def _stop_waiting(self, session_id: str, source: str, stop_id: str | None) -> None:
+        """Of a session that is not open here: a turn of it that waits for its successor is ended."""
+        with suppress(JournalLocked, SessionNotFound):
+            row = await _in_thread(lambda: self._store.row(session_id))
+            if row is None or row["pending_handoff"] is False:
+                return
+            async with self.kernel.session(session_id) as session:
+                if session.journal.state.continuations.pausing:
+                    await self.kernel.stop_session(session_id, source=source, stop_id=stop_id)
 
     async def answer(self, session_id: str, interaction_id: str, answer: JsonObject) -> JsonObject:
         """Answers a question, a permission or a sandbox boundary; durable when this returns.
@@ -422,6 +460,7 @@ class SessionManager:
                 unknown = session.journal.state.turns.unknown.values()
                 unsettled = sum(call.recovery == "reconcile" for call in unknown)
                 events = await self.kernel.append(session_id, self._interrupted)
+                pending = handoff_in(session.journal.state)
         except JournalError as error:
             return Recovered(session_id, "failed", error=error)
         found = Recovered(
@@ -430,6 +469,7 @@ class SessionManager:
             appended=len(events),
             unsettled=unsettled,
             interrupted=execution_of(events),
+            pending_handoff=pending,
         )
         return await self._reconciled(found, release=False) if unsettled else found
 
@@ -455,14 +495,14 @@ class SessionManager:
     async def recover_interrupted_sessions(self) -> Recoveries:
         """``recover`` for every session of the root, one after the other.
 
-        One whose snapshot fits and says that it is in order, that no tool has to be asked and no plan is carried out,
-        is not opened.
+        One whose snapshot fits and says that it is in order, that no tool has to be asked, no plan is carried out and
+        no turn waits for its successor, is not opened.
         """
         self._ready()
         rows = await _in_thread(self._store.list)
         return [
             Recovered(row["session_id"], "unchanged")
-            if row["verdict"] == "healthy" and row["unsettled"] == 0 and row["active_plan"] is False
+            if row["verdict"] == "healthy" and not any(row[key] for key in _DUE)
             else await self.recover(row["session_id"])
             for row in rows
         ]
@@ -517,7 +557,7 @@ class SessionManager:
             enabled=self._app.safe_boundary_resume_enabled,
             backends=self._app.backends,
             new_id=self._new_id,
-            composition=self._composition(facts.state),
+            prospect=self._prospect(facts.state),
         )
         return attrs.evolve(planned, diagnostics=(*planned.diagnostics, *notes))
 
@@ -575,6 +615,9 @@ class SessionManager:
         ``not_reached``, ``composition_missing``, ``would_park``; then the run goes on. And JournalError.
         """
         self._ready()
+        waits: object = timeout
+        if waits is not None and (isinstance(waits, bool) or not isinstance(waits, int | float) or not waits >= 0):
+            raise TypeError(f"a timeout is a number of seconds, or None to wait as long as it takes, not {waits!r}")
         run_id, opened = self.kernel.running(session_id), self.kernel.opened(session_id)
         turn = None if run_id is None or opened is None else opened.journal.state.turns.by_run(run_id)
         if run_id is None or turn is None:
@@ -641,6 +684,9 @@ class SessionManager:
         while something runs in the session here, JournalError.
         """
         self._ready()
+        said: object = reason
+        if said is not None and not isinstance(said, str):
+            raise TypeError(f"the reason for giving a handoff up is a text, not {type(said).__name__}")
 
         def abandoned(session: OpenSession) -> Sequence[Draft]:
             self.kernel.refuse_busy(session_id)
@@ -655,6 +701,9 @@ class SessionManager:
         be rewritten (``branch_runtime_fact_rewrite_unsupported``), for others too (``copy_not_offered``).
         """
         self._ready()
+        given: object = turn_ids
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise TypeError(f"turn_ids must be several ids, as in a list, not {type(given).__name__}")
         turns, opened = tuple(turn_ids), self.kernel.opened(session_id)
         if opened is not None:
             raise refusal(opened.journal.state, turns)
@@ -731,19 +780,18 @@ class SessionManager:
         tools = getattr(factory, "tools", None)
         return self._app.tools if tools is None else tools
 
-    def _composition(self, state: State) -> RunComposition | None:
+    def _prospect(self, state: State) -> Prospect:
         """What a run of the session would be made of now, where its backend's factory tells without building one."""
         settings = state.session.settings()
         factory = self._app.backends.get(str(settings.get("backend", "")))
-        made = getattr(factory, "composition", None)
-        if made is None:
-            return None
+        handoff: object = getattr(factory, "handoff", None)
+        tell = getattr(factory, "known", None)
+        known: object = None
         try:
-            composition: object = made(settings, self._app.tools)
+            known = tell(settings, self._app.tools) if callable(tell) else None
         except Exception as error:
             log.warning("what a run would be made of cannot be told: %s", describe(error, typed=True))
-            return None
-        return composition if isinstance(composition, RunComposition) else None
+        return Prospect(known if isinstance(known, dict) else {}, handoff if isinstance(handoff, bool) else None)
 
     async def _reconcile(self, session: OpenSession) -> int:
         return await reconcile_calls(
@@ -826,6 +874,8 @@ class SessionManager:
     def _check_idle(self, session: OpenSession) -> None:
         session_id, state = session.session_id, session.journal.state
         self.kernel.refuse_busy(session_id)
+        for handoff in state.continuations.pending():
+            raise busy(session_id, handoff)
         waits = [
             *(f"turn {turn_id}" for turn_id in state.turns.open),
             *(f"the queued message {message_id}" for message_id in state.queue.waiting),

@@ -94,7 +94,7 @@ class SendInput:
     backend whose runs can be handed over: it tells how many steps it would still make (None: without a limit), and
     waits while somebody asks for a handoff. At ``pause`` it ends ``send`` without another event; a ``complete`` is
     taken all the same, and then nothing is handed over. ``signal``, once set, lets it ``continue`` at once.
-    ``handoff_wanted()``: does somebody ask just now? A backend to which a boundary costs something may look there first.
+    ``handoff_wanted()``: does somebody ask just now? One to which a boundary costs something may look there first.
     """
 
     session_id: str

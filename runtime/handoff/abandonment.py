@@ -1,12 +1,24 @@
 """A handoff that nobody will finish: its turn is ended for the successor, which never runs. No I/O."""
 
+from shlex import quote
+
 from ...journal.events import Draft, JsonObject
 from ...journal.state import State
 from ...journal.views.continuations import Handoff, handoff_state
 from ...repair.closers import abandonment
-from ..errors import SAID, SettleRefused
+from ..errors import SAID, SessionBusy, SettleRefused
 
 FAILURE_CLASS = "handoff_abandoned"
+
+
+def busy(session_id: str, handoff: Handoff) -> SessionBusy:
+    """Of a session whose newest turn waits for its successor."""
+    session, pause = quote(session_id), handoff.data
+    return SessionBusy(
+        f"session {session_id} waits for run {pause['successor_run_id']}, to which turn {pause['turn_id']} was handed; "
+        f"let that go on (`maka session resume {session}`), or give the handoff up (`maka session settle {session} "
+        f"--handoff {quote(handoff.handoff_id)}`)"
+    )
 
 
 def abandon(state: State, handoff_id: str, reason: str | None) -> list[Draft]:

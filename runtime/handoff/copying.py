@@ -24,11 +24,12 @@ def refusal(state: State, turn_ids: Iterable[str]) -> CopyRefused:
     if bound is not None:
         return CopyRefused(
             f"run {bound} was handed over or continues another run, and its ids cannot be rewritten for a copy; "
-            "fork the session instead, which keeps them",
+            "fork the session instead behind a turn that has ended, which keeps them",
             code="branch_runtime_fact_rewrite_unsupported",
         )
     return CopyRefused(
-        "turns are not copied from one session into another; fork the session instead, which keeps them as they are",
+        "turns are not copied from one session into another; fork the session instead behind a turn that has ended, "
+        "which keeps them as they are",
         code="copy_not_offered",
     )
 

@@ -19,9 +19,9 @@ from ..errors import (
     RuntimeFailure,
     RuntimeInteractionInvariantError,
     SessionArchived,
-    SessionBusy,
     describe,
 )
+from ..handoff.abandonment import busy
 from ..journals import OpenSession
 from ..ledger import Ledger
 from ..lifecycle import log
@@ -39,7 +39,7 @@ from .generations import Generation
 from .idle import Idle
 from .openings import conflict, unopened
 from .parts import Parts
-from .reasons import Misbehaved, check_event, failed, missing, raised, refused, said
+from .reasons import Misbehaved, check_event, failed, missing, raised, refused, said, went_on
 from .run import Cancelled, Run
 
 #: Seconds after which what a backend has said is made durable and told, if it says nothing more.
@@ -50,6 +50,8 @@ _AT_ONCE: Final = 32
 _BEGINNINGS: Final = BARRIERS - {"tool_result"}
 #: Is the backend between two steps behind this?
 _STEP: Final = {"step_start": False, "steering_message": False, "step_end": True}
+#: What a backend may yield that was told to pause: how the run ends instead, and what it leaves behind.
+_BEHIND_A_PAUSE: Final = frozenset({"complete", "error", "abort", "cleanup_failed"})
 #: What still counts behind the turn's end.
 _HEARD_LATE: Final = frozenset({"tool_result", "cleanup_failed"})
 #: Ends at which a call may well have no result.
@@ -366,6 +368,8 @@ class Course:
                 self._behind(run, [event])
             if ledger.sealed and event.kind in _BEGINNINGS:
                 raise _Over
+            if run.handing.paused and event.kind not in _BEHIND_A_PAUSE:
+                raise went_on(event)
             await self._event(run, ledger, event)
             barrier = barrier or event.kind in BARRIERS
             if event.kind == "complete":
@@ -566,10 +570,7 @@ def _settle_first(session: OpenSession) -> list[Draft]:
     """
     state = session.journal.state
     for handoff in state.continuations.pending():
-        raise SessionBusy(
-            f"session {session.session_id} waits for run {handoff.data['successor_run_id']}, to which turn "
-            f"{handoff.data['turn_id']} was handed; resume that, or give the handoff up"
-        )
+        raise busy(session.session_id, handoff)
     claim_id = unfinished(state)
     return [] if claim_id is None else settle(state, claim_id)
 

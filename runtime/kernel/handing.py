@@ -51,6 +51,12 @@ class Handing:
                 "or wait for it",
                 code="handoff_pending",
             )
+        if getattr(run.generation and run.generation.backend, "prepare_run_composition", None) is None:
+            raise HandoffRefused(
+                f"the backend of run {run_id} offers no composition preparation, so nobody could tell whether a "
+                "successor is the same agent; use one that does (`loop_backend(…, handoff=True)`)",
+                code="composition_missing",
+            )
         turn = run.session.journal.state.turns.open.get(run.identity.turn_id)
         root = run_id if turn is None else next(iter(turn.run_ids))
         if pause.root_run_id != root:

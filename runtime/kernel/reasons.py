@@ -32,6 +32,12 @@ def missing() -> Misbehaved:
     return Misbehaved("missing_terminal_event", text)
 
 
+def went_on(event: SessionEvent) -> Misbehaved:
+    """The backend was told to pause, and goes on."""
+    text = f"the backend was told to pause and yielded {event.kind} behind that; end `send` there, mend the backend"
+    return Misbehaved("backend_error", text)
+
+
 def refused(event: SessionEvent, error: Exception) -> Misbehaved:
     """An event that the ledger refused."""
     if event.kind in _OF_RESPONSE and refusal(event.kind, event.data) is None:

@@ -207,7 +207,7 @@ def test_a_loop_without_handoff_comes_to_no_boundary_and_goes_on(tmp_path: Path,
             await asked.wait()
             with pytest.raises(HandoffRefused) as raised:
                 await manager.hand_over("s", timeout=0.05)
-            assert raised.value.code == "not_reached"
+            assert raised.value.code == "composition_missing"
             goes.set()
             assert (await reading)[-1].data == {"stop_reason": "end_turn"}
 

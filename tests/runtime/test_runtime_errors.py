@@ -27,12 +27,14 @@ from maka.runtime import (
     scripted_backend,
 )
 from maka.runtime.backends.scripted import Faults, Never, Permission, Question
+from maka.runtime.composition import RunComposition
 from maka.runtime.journals import OpenSession
 from maka.runtime.kernel.authority import InteractionRequest, RunIdentity
 from maka.runtime.lifecycle import Lifecycle
 from maka.runtime.scripted import Fail
 from support.disks import FaultyDisk
 from support.drafts import header
+from support.lineages import COMPOSITION
 
 Meeting = Callable[["Place"], Coroutine[Any, Any, BaseException]]
 QUICK = Deadlines(stop=0.1, dispose=0.1, after_step=0.2, exit=0.2, grace=0.05)
@@ -56,8 +58,8 @@ class Place:
         self.root = root
         self.told: list[LifecycleEvent] = []
 
-    def manager(self, *script: Any, faults: Faults | None = None) -> SessionManager:
-        app = App(backends={"scripted": scripted_backend(script, faults=faults)}, default_backend="scripted")
+    def manager(self, *script: Any, **options: Any) -> SessionManager:
+        app = App(backends={"scripted": scripted_backend(script, **options)}, default_backend="scripted")
         manager = SessionManager(self.root, app=app, deadlines=QUICK)
         manager.subscribe(self.told.append)
         return manager
@@ -419,7 +421,7 @@ async def a_claim_that_is_not_there_is_settled(place: Place) -> BaseException:
     r"run r1 of session s1 came to no step boundary within 0\.05 s, and goes on; try again with more time",
 )
 async def a_run_that_comes_to_no_boundary_is_to_be_handed_over(place: Place) -> BaseException:
-    async with place.manager(Never()) as manager:
+    async with place.manager(Never(), composition=RunComposition.from_json(COMPOSITION)) as manager:
         await manager.create(session_id="s1")
         async with manager.kernel.start_turn("s1", text="go", run_id="r1") as stream:
             await stream.started()
@@ -441,7 +443,8 @@ async def a_handoff_that_is_not_there_is_given_up(place: Place) -> BaseException
 
 @meets(
     errors.CopyRefused,
-    r"turns are not copied from one session into another; fork the session instead, which keeps them as they are",
+    r"turns are not copied from one session into another; fork the session instead behind a turn that has ended, "
+    r"which keeps them as they are",
 )
 async def a_turn_is_copied(place: Place) -> BaseException:
     async with place.manager("hello") as manager:

@@ -1,0 +1,161 @@
+"""What a manager makes of turns that wait for a successor: stops, lists, recoveries, archives, and what it is asked."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maka.runtime.backends.scripted import ScriptedBackends, Tool, scripted_backend
+from maka.runtime.composition import RunComposition
+from maka.runtime.errors import HandoffRefused, SessionBusy
+from maka.runtime.sessions import SessionManager
+from support.lineages import COMPOSITION
+from support.managed import data_of, files_of, go, managing, told, types_of
+
+GIVEN_UP = ["turn/stop_requested", "continuation/claim", "run/created", "continuation/start", "turn/end", "run/settled"]
+
+
+def playing(*turns: Any) -> ScriptedBackends:
+    return scripted_backend(turns, steps=True, composition=RunComposition.from_json(COMPOSITION))
+
+
+async def handed_over(manager: SessionManager, session_id: str = "s") -> dict[str, Any]:
+    """A turn that waits for its successor; the handoff/pause's data."""
+    await manager.create(session_id=session_id)
+    stream = manager.send(session_id, "go", turn_id="t")
+    reading = asyncio.ensure_future(told(stream))
+    await stream.started()
+    pause = await manager.hand_over(session_id, timeout=30)
+    # Who has handed over can go on at once: the run is over.
+    assert not manager.status(session_id).turns
+    assert (stream.reason, stream.pause) == (None, pause)
+    await reading
+    return pause
+
+
+async def left(root: Path) -> dict[str, Any]:
+    async with managing(root, playing([Tool("a"), Tool("b"), Tool("c")])) as manager:
+        return await handed_over(manager)
+
+
+# ---------------------------------------------------------------- stops
+
+
+def test_a_stop_ends_a_turn_that_waits_also_where_nobody_has_the_session_open(tmp_path: Path) -> None:
+    async def main() -> None:
+        pause = await left(tmp_path)
+        before = types_of(tmp_path, "s")
+        async with managing(tmp_path, playing()) as manager:
+            await manager.stop("s", source="button")
+            assert types_of(tmp_path, "s") == [*before, *GIVEN_UP]
+            await manager.stop("s")
+            assert types_of(tmp_path, "s") == [*before, *GIVEN_UP]
+        [end] = data_of(tmp_path, "s", "turn/end")
+        assert (end["run_id"], end["reason"]) == (
+            pause["successor_run_id"],
+            {"kind": "aborted", "source": "button"},
+        )
+
+    go(main())
+
+
+def test_a_stop_that_nobody_waits_for_is_carried_out_before_the_manager_is_closed(tmp_path: Path) -> None:
+    async def main() -> None:
+        await left(tmp_path)
+        async with managing(tmp_path, playing()) as manager:
+            manager.stop("s")
+        assert types_of(tmp_path, "s")[-len(GIVEN_UP) :] == GIVEN_UP
+
+    go(main())
+
+
+def test_a_stop_leaves_alone_what_waits_for_nobody(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with managing(tmp_path, playing("hello")) as manager:
+            await manager.create(session_id="s")
+            await told(manager.send("s", "go"))
+        before = files_of(tmp_path)
+        async with managing(tmp_path, playing()) as manager:
+            for session_id in ("s", "there is none", "../s", "none"):
+                await manager.stop(session_id)
+            assert not manager.status("s").open
+        assert files_of(tmp_path) == before
+
+    go(main())
+
+
+def test_a_stop_of_a_session_that_another_has_open_does_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with managing(tmp_path, playing([Tool("a"), Tool("b")])) as owner:
+            await handed_over(owner)
+            before = files_of(tmp_path)
+            async with managing(tmp_path, playing()) as other:
+                await other.stop("s")
+            assert files_of(tmp_path) == before
+
+    go(main())
+
+
+# ---------------------------------------------------------------- what is told of it
+
+
+def test_whoever_lists_or_recovers_is_told_that_a_turn_waits(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with managing(tmp_path, playing([Tool("a"), Tool("b")])) as manager:
+            await manager.create(session_id="t")
+            pause = await handed_over(manager)
+            rows = {row["session_id"]: row for row in await manager.list()}
+            assert (rows["s"]["pending_handoff"], rows["s"]["turns"]) == (True, 1)
+            assert rows["t"]["pending_handoff"] is False
+            found = {each.session_id: each for each in await manager.recover_interrupted_sessions()}
+            assert (found["s"].state, found["s"].pending_handoff) == ("unchanged", pause["handoff_id"])
+            assert found["t"].pending_handoff is None
+        before = files_of(tmp_path)
+        async with managing(tmp_path, playing()) as manager:
+            [row] = [row for row in await manager.list() if row["session_id"] == "s"]
+            assert row["pending_handoff"] is True
+            found = {each.session_id: each for each in await manager.recover_interrupted_sessions()}
+            assert (found["s"].state, found["s"].pending_handoff) == ("unchanged", pause["handoff_id"])
+            assert found["t"].pending_handoff is None
+        assert files_of(tmp_path) == before
+
+    go(main())
+
+
+def test_who_needs_the_session_at_rest_is_told_of_both_ways_out(tmp_path: Path) -> None:
+    async def main() -> None:
+        pause = await left(tmp_path)
+        ways = rf"`maka session resume s`.*`maka session settle s --handoff {pause['handoff_id']}`"
+        async with managing(tmp_path, playing()) as manager:
+            with pytest.raises(SessionBusy, match=ways):
+                await told(manager.send("s", "and now?"))
+            with pytest.raises(SessionBusy, match=ways):
+                await manager.archive("s")
+            assert await manager.rename("s", "renamed")
+
+    go(main())
+
+
+# ---------------------------------------------------------------- what a manager is asked
+
+
+def test_what_can_be_no_argument_is_refused_where_it_is_given(tmp_path: Path) -> None:
+    async def main() -> None:
+        pause = await left(tmp_path)
+        before = files_of(tmp_path)
+        async with managing(tmp_path, playing()) as manager:
+            for timeout in ("5", -1, float("nan"), True):
+                with pytest.raises(TypeError, match="a timeout is a number of seconds"):
+                    await manager.hand_over("s", timeout=timeout)  # type: ignore[arg-type]
+            with pytest.raises(HandoffRefused, match="call this while a turn does") as raised:
+                await manager.hand_over("s")
+            assert raised.value.code == "run_unknown"
+            with pytest.raises(TypeError, match="is a text, not int"):
+                await manager.abandon_handoff("s", pause["handoff_id"], 5)  # type: ignore[arg-type]
+            for turns in ("t", None, 5):
+                with pytest.raises(TypeError, match="turn_ids must be several ids"):
+                    await manager.copy_turns("s", turns)  # type: ignore[arg-type]
+        assert files_of(tmp_path) == before
+
+    go(main())
