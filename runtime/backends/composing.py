@@ -23,20 +23,35 @@ def composed(model: ModelAdapter, tools: Iterable[Tool], options: Options, *, au
     """
     from ... import __version__
 
-    kept = sorted(tools, key=lambda tool: tool.name)
-    check_composed(kept)
+    kept = list(tools)
     # Not in it: max_steps, of which a successor has what is left, and retry and limits, which say how long somebody
     # tries and waits and how much is shown. The agent is the same with others.
     return RunComposition(
         composer_id=COMPOSER,
         composer_revision=__version__,
-        base_system_prompt_hash=_hashed("the system prompt", options.system or None),
-        tool_catalog_hash=_hashed("the tools", [_told(tool) for tool in kept]),
-        tool_availability_hash=hashed({"authorized": authorized, "tools": [_stands(tool) for tool in kept]}),
-        base_provider_options_hash=_hashed("the params", {"provider": model.provider, "params": options.params}),
         tool_names=[tool.name for tool in kept],
-        context_window=_window(model),
+        **of_app(kept, options, authorized=authorized),
+        **of_model(model, options),
     )
+
+
+def of_app(tools: Iterable[Tool], options: Options, *, authorized: bool) -> JsonObject:
+    """Those values of the composition that do not depend on the model. Raises AppError, as ``composed`` does."""
+    kept = sorted(tools, key=lambda tool: tool.name)
+    check_composed(kept)
+    return {
+        "base_system_prompt_hash": _hashed("the system prompt", options.system or None),
+        "tool_catalog_hash": _hashed("the tools", [_told(tool) for tool in kept]),
+        "tool_availability_hash": hashed({"authorized": authorized, "tools": [_stands(tool) for tool in kept]}),
+    }
+
+
+def of_model(model: ModelAdapter, options: Options) -> JsonObject:
+    """Those that do. Raises AppError, as ``composed`` does."""
+    return {
+        "base_provider_options_hash": _hashed("the params", {"provider": model.provider, "params": options.params}),
+        "context_window": _window(model),
+    }
 
 
 def check_composed(tools: Sequence[Tool]) -> None:

@@ -24,7 +24,7 @@ from ..steps import PAUSED, Options, Steering, Steps, reason_of
 from ..tasks import all_done
 from ..tools.base import Tool
 from .base import Backend, BackendContext, Boundary, SendInput, StopMode, StopReason
-from .composing import check_composed, composed
+from .composing import check_composed, composed, of_app, of_model
 
 #: A model, or what makes one for a session.
 Model = ModelAdapter | Callable[[BackendContext], ModelAdapter]
@@ -71,7 +71,9 @@ def loop_backend(
 
 @attrs.frozen
 class LoopFactory:
-    """What ``loop_backend`` gives. A BackendFactory; ``tools`` are those of its backends, None for the app's."""
+    """What ``loop_backend`` gives. A BackendFactory; ``tools`` are those of its backends, None for the app's, and
+    ``handoff`` says whether their runs can be handed over.
+    """
 
     model: Model
     tools: tuple[Tool, ...] | None
@@ -86,16 +88,19 @@ class LoopFactory:
         kept = context.tools if self.tools is None else self.tools
         return LoopBackend(made, kept, self.options, context, authorize=self.authorize, handoff=self.handoff)
 
-    def composition(self, settings: JsonObject, tools: Iterable[Tool]) -> RunComposition | None:
-        """What a run of a session with these ``settings`` would be made of, in an app with these ``tools``; None where
-        its runs cannot be handed over, or only a model that is yet to be made tells. Raises AppError for what no run
-        can be made of.
+    def known(self, settings: JsonObject, tools: Iterable[Tool]) -> JsonObject:
+        """What is known already of the composition of a run of a session with these ``settings``, in an app with these
+        ``tools``: values by keys of ``composition.SEMANTICS``, those that only a model tells where there is one yet.
+        Empty where its runs cannot be handed over. Raises AppError for what no run can be made of.
         """
-        if not self.handoff or not isinstance(self.model, ModelAdapter):
-            return None
+        if not self.handoff:
+            return {}
         # Of the settings none counts: a run's header has what it was set up with, and is compared by itself.
         kept = tools if self.tools is None else self.tools
-        return composed(self.model, kept, self.options, authorized=self.authorize is not None)
+        found = of_app(kept, self.options, authorized=self.authorize is not None)
+        if isinstance(self.model, ModelAdapter):
+            found |= of_model(self.model, self.options)
+        return found
 
 
 class LoopBackend:

@@ -277,6 +277,11 @@ class ScriptedBackends:
         self._asked = 0
 
     @property
+    def handoff(self) -> bool:
+        """Can its runs be handed over?"""
+        return self._composition is not None
+
+    @property
     def tool_names(self) -> list[str]:
         """Of the calls that the script makes; one that is a function does not tell."""
         turns = () if callable(self._script) else map(_parts, self._script)

@@ -14,13 +14,19 @@ from ...journal.history import Replay
 from ...journal.state import State
 from ...journal.views.continuations import Handoff
 from ...journal.views.problem import text_of
-from ..composition import RunComposition
+from ...journal.views.runs import Run, outcome
+from ..composition import SEMANTICS, RunComposition
+from .codes import STALE, shown
 from .lineage import Lineage, Source
 from .safety import SafetyObservation
-from .shapes import Facts
+from .shapes import NOTHING_KNOWN, Facts, Prospect
 
 #: What of the session's configuration a run keeps to itself, and is worth a word where it has changed.
 CONFIGURED: Final = ("backend", "model", "connection", "permission_mode")
+#: Failure classes of runs whose backend was never called.
+UNCALLED: Final = frozenset(
+    {*STALE, "continuation_abandoned_before_provider_dispatch", "handoff_abandoned", "start_failed"}
+)
 
 
 @attrs.frozen(slots=False)
@@ -36,8 +42,8 @@ class Case:
     handoff: Handoff | None
     #: The backends that there are; None: nobody knows yet what is to run it.
     backends: Collection[str] | None = None
-    #: What its continuation would be made of now; None: nobody knows that yet.
-    composition: RunComposition | None = None
+    #: What its continuation would be made of now.
+    prospect: Prospect = NOTHING_KNOWN
 
     @property
     def state(self) -> State:
@@ -64,12 +70,36 @@ class Case:
         return replay, hashlib.sha256(orjson.dumps(replay.messages, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     @cached_property
+    def worked(self) -> str:
+        """The run whose agent is gone on from: the source, or where its backend was never called the one behind it."""
+        run_id, claims = self.source.run_id, self.state.continuations.claims
+        claim = claims.get(self.state.continuations.by_target.get(run_id, ""))
+        while claim is not None and _failure_class(self.state, run_id) in UNCALLED:
+            run_id = text_of(claim.segment.get("run_id")) or run_id
+            claim = claims.get(claim.earlier or "")
+        return run_id
+
+    @cached_property
     def recorded(self) -> RunComposition | None:
-        """What the run was made of; None where none is on record, or none that can be read."""
+        """What that run was made of; None where none is on record, or none that can be read."""
         try:
-            return RunComposition.from_json(self.facts.conversation.composition_of(self.source.run_id))
+            return RunComposition.from_json(self.facts.conversation.composition_of(self.worked))
         except ValueError:
             return None
+
+    @property
+    def drifted(self) -> list[str]:
+        """What is known to be otherwise by now, as a person calls it."""
+        was, now = self.recorded, self.prospect.known
+        if was is None:
+            return []
+        return [name for key, name in SEMANTICS.items() if key in now and getattr(was, key) != now[key]]
+
+    @property
+    def giving_up(self) -> str:
+        """The command that gives up the handoff, which is there."""
+        assert self.handoff is not None, "a handoff without one is no handoff"
+        return f"`maka session settle {self.session} --handoff {quote(shown(self.handoff.handoff_id))}`"
 
     @property
     def replay(self) -> Replay:
@@ -99,6 +129,13 @@ def handoff_of(state: State, source: Source) -> Handoff | None:
         return None
     handoff = state.continuations.handoffs[handoff_id]
     return handoff if handoff.data["run_id"] == source.run_id else None
+
+
+def _failure_class(state: State, run_id: str) -> str | None:
+    run = state.runs.own(run_id)
+    if isinstance(run, Run):
+        return None if run.reason is None else outcome(run.reason)[1]
+    return None if run is None else run.failure_class
 
 
 def configuration_of(header: JsonObject) -> JsonObject:

@@ -6,6 +6,7 @@ from typing import Any, Final
 import attrs
 import orjson
 
+from ...journal.events import Purpose
 from .shapes import Diagnostic
 
 #: Characters of a value in a sentence.
@@ -14,10 +15,19 @@ SHOWN: Final = 120
 
 @attrs.frozen
 class Code:
-    """``meaning``: a sentence of what is so. ``remedy``: a sentence of what to do about it."""
+    """``meaning``: a sentence of what is so. ``remedy``: a sentence of what to do about it.
+
+    ``handed``: what to do for the successor of a run that was handed over, or is about to be, where that is something
+    else: as long as its turn has no end the session takes no messages.
+    """
 
     meaning: str
     remedy: str
+    handed: str | None = None
+
+    def advice(self, purpose: Purpose) -> str:
+        """What to do where this was planned for."""
+        return self.remedy if purpose == "resume" or self.handed is None else self.handed
 
 
 _REPAIR: Final = "Repair the session first: `maka session resume` and `maka journal repair` do."
@@ -25,6 +35,9 @@ _ANOTHER: Final = (
     "Send a new message instead (`manager.send` of a program): it goes on from all that the journal holds."
 )
 _DAMAGED: Final = "Look at it with `maka journal inspect`, and send a new message instead."
+#: Of a successor, for which there is no way.
+_LATER: Final = "Only a new message goes on, once the turn has its end."
+_DAMAGED_LATER: Final = f"Look at it with `maka journal inspect`. {_LATER}"
 
 _UNOBSERVED: Final = Code(
     "The state of the workspace could not be observed.",
@@ -46,24 +59,32 @@ REASONS: Final[dict[str, Code]] = {
     "resume_candidate_missing": Code(
         "No run of the session was interrupted, or the session has gone on without it since.",
         "Send a new message, or name the run that is meant with `--run ID`.",
+        "Plan a resume of the run that is meant, or send a new message.",
     ),
     "workspace_identity_missing": Code(
         "The run does not say in which workspace it worked.",
         "Send a new message instead: nobody can tell whether this workspace is the one that the run left.",
+        f"Nobody can tell whether this workspace is the one that the run left. {_LATER}",
     ),
     "runtime_identity_mismatch": Code(
         "The run was handed to a successor and only that one goes on; or a handoff was asked for and the run has none.",
         "Plan a handed-off run for its handoff, and every other run for a resume.",
     ),
-    "runtime_lineage_missing": Code("A run that the continued one goes back to is not in the journal.", _DAMAGED),
+    "runtime_lineage_missing": Code(
+        "A run that the continued one goes back to is not in the journal.", _DAMAGED, _DAMAGED_LATER
+    ),
     "source_prefix_digest_mismatch": Code(
-        "A run that the continued one goes back to does not end with the line that was claimed.", _DAMAGED
+        "A run that the continued one goes back to does not end with the line that was claimed.",
+        _DAMAGED,
+        _DAMAGED_LATER,
     ),
     "runtime_lineage_claim_mismatch": Code(
-        "A claim in the run's lineage does not fit the runs that it names.", _DAMAGED
+        "A claim in the run's lineage does not fit the runs that it names.", _DAMAGED, _DAMAGED_LATER
     ),
-    "runtime_lineage_start_mismatch": Code("A start in the run's lineage does not fit its claim.", _DAMAGED),
-    "runtime_lineage_cycle": Code("The run's lineage comes back to itself.", _DAMAGED),
+    "runtime_lineage_start_mismatch": Code(
+        "A start in the run's lineage does not fit its claim.", _DAMAGED, _DAMAGED_LATER
+    ),
+    "runtime_lineage_cycle": Code("The run's lineage comes back to itself.", _DAMAGED, _DAMAGED_LATER),
     "continuation_claim_repair_required": Code("The run was claimed, and what claimed it was cut off.", _REPAIR),
     "continuation_started_indeterminate": Code(
         "The run's continuation was started, and whether it reached the provider is not known. A call that was to be "
@@ -78,7 +99,7 @@ REASONS: Final[dict[str, Code]] = {
         "A permission or a question of the run waits for an answer.",
         "Answer it where the run is alive; where it is dead, repair the session first: that closes it.",
     ),
-    "runtime_ledger_empty": Code("The run never began: there is nothing to go on from.", _ANOTHER),
+    "runtime_ledger_empty": Code("The run never began: there is nothing to go on from.", _ANOTHER, _LATER),
     "terminal_repair_failed": Code(
         "The run, or a turn that stands open in the session, has no end on record.", _REPAIR
     ),
@@ -86,6 +107,7 @@ REASONS: Final[dict[str, Code]] = {
         "Lines before the run's end cannot be proven to be as they were written, or lines behind it were lost and may "
         "have claimed it.",
         _DAMAGED,
+        _DAMAGED_LATER,
     ),
     "dangling_tool_state": Code(
         "A tool was called, and whether its effect happened is not known.",
@@ -94,6 +116,7 @@ REASONS: Final[dict[str, Code]] = {
     "workspace_identity_mismatch": Code(
         "The workspace is not the one that the run worked in.",
         "Put that workspace back, or send a new message instead.",
+        "Put that workspace back.",
     ),
     "background_operation_pending": Code(
         "Something that an earlier run began in the background still goes on.",
@@ -106,18 +129,30 @@ REASONS: Final[dict[str, Code]] = {
     "tool_catalog_mismatch": Code(
         "The run called a tool that is not available any more.",
         "Use an app that has the tool, or send a new message instead.",
+        "Use an app that has the tool.",
     ),
     "continuation_identity_reused": Code(
         "An id of the new run, turn or claim is in use already.", "Plan again with ids that were never used."
     ),
-    "provider_resume_head_unsupported": Code("What would be replayed does not begin with the user.", _ANOTHER),
+    "provider_resume_head_unsupported": Code("What would be replayed does not begin with the user.", _ANOTHER, _LATER),
     "provider_resume_boundary_unsupported": Code(
-        "Nothing that was asked of the model and not answered is left to go on from.", _ANOTHER
+        "Nothing that was asked of the model and not answered is left to go on from.", _ANOTHER, _LATER
     ),
     "session_archived": Code("The session is archived, and takes no turns.", "Take it out again (`unarchive`) before."),
     "backend_unknown": Code(
         "The app has not the backend that the session is set up with.",
         "Use an app that has it, or set the session up with another (`update`).",
+        "Use an app that has it: a successor has the backend of its source.",
+    ),
+    "composition_changed": Code(
+        "The app says beforehand that the successor of a run that was handed over would be another agent.",
+        "Use the app as it was, or give the handoff up (`maka session settle --handoff ID`) and go on from the run "
+        "that comes of that.",
+    ),
+    "composition_unavailable": Code(
+        "The app says beforehand that its backend cannot take over a run that was handed over.",
+        "Use the app as it was, or give the handoff up (`maka session settle --handoff ID`) and go on from the run "
+        "that comes of that.",
     ),
 }
 
@@ -143,9 +178,12 @@ STALE: Final[dict[str, Code]] = {
     "source_configuration_changed": Code(
         "Backend, model, connection or permission mode have been changed.",
         "Plan again, or change them back.",
+        "Change them back (`update`), or give the handoff up: planning again gives the same.",
     ),
     "workspace_identity_changed": Code(
-        "The workspace is not the one that was planned for.", "Put that workspace back, or plan again."
+        "The workspace is not the one that was planned for.",
+        "Put that workspace back, or plan again.",
+        "Put that workspace back.",
     ),
     "background_operation_started": Code(
         "Something goes on in the background that did not when the plan was made.",
@@ -159,6 +197,7 @@ STALE: Final[dict[str, Code]] = {
     "sandbox_denial_unknown": Code(
         "Whether a person has denied the run a sandbox boundary cannot be told.",
         "Mend what looks it up and resume again, or send a new message instead.",
+        "Mend what looks it up and resume again, or give the handoff up.",
     ),
     "composition_unavailable": Code(
         "The backend has not recorded what the run that a turn was handed over to is made of.",
@@ -187,6 +226,8 @@ REMARKS: Final[dict[str, Code]] = {
     "configuration_changed": Code(
         "The session is set up differently than when the run began.",
         "The new run has what is set now; change it back if that is not meant.",
+        "Change it back (`update`): a successor has what its source had, and is refused otherwise "
+        "(`source_configuration_changed`).",
     ),
     "composition_changed": Code(
         "What the agent is made of, its prompt or its tools for one, is not what it was when the run began.",
@@ -214,14 +255,19 @@ REMARKS: Final[dict[str, Code]] = {
     "later_turn_left_out": Code(
         "The session has gone on since the run, and what was said then is not given to the model.",
         "Send a new message instead if the model should know of it.",
+        "The successor goes on without it.",
     ),
 }
 
 
-def said(code: str, what: str, remedy: str | None = None) -> Diagnostic:
-    """What a plan says of a code: what is so here, and what to do, by the code itself if ``remedy`` is None."""
-    row = REASONS.get(code) or REMARKS[code]
-    return Diagnostic(code, f"{what}. {remedy or row.remedy}")
+def said(code: str, what: str, remedy: str | None = None, *, purpose: Purpose = "resume") -> Diagnostic:
+    """Why a plan parks: what is so here, and what to do, by the code itself if ``remedy`` is None."""
+    return Diagnostic(code, f"{what}. {remedy or REASONS[code].advice(purpose)}")
+
+
+def remarked(code: str, what: str, remedy: str | None = None, *, purpose: Purpose = "resume") -> Diagnostic:
+    """What a plan remarks on, likewise."""
+    return Diagnostic(code, f"{what}. {remedy or REMARKS[code].advice(purpose)}")
 
 
 def shown(value: Any) -> str:

@@ -4,14 +4,16 @@ from collections.abc import Callable, Iterator
 from shlex import quote
 from typing import Final
 
+import attrs
+
+from ...journal.events import Purpose
 from ...journal.state import State
-from ...journal.views.continuations import Claim, claim_state
+from ...journal.views.continuations import Claim, claim_state, execution
 from ...journal.views.problem import mapping, sequence, text_of
 from ...journal.views.turn import projected_state
-from ..composition import drift
 from ..tools.base import AGAIN
 from .case import CONFIGURED, Case, configuration_of, turn_taken
-from .codes import SHOWN, listed, said, shown
+from .codes import SHOWN, listed, remarked, said, shown
 from .lineage import claim_on
 from .safety import same_workspace
 from .shapes import Diagnostic
@@ -23,21 +25,21 @@ _Gates = tuple[tuple[str, Callable[[Case], Iterator[_Finding]]], ...]
 
 def obstacles(case: Case) -> list[Diagnostic]:
     """All that stands in the way beside that, in the order of the checks."""
-    return _through(_GATES, case)
+    return _through(_GATES, case, said)
 
 
 def remarks(case: Case) -> list[Diagnostic]:
     """What has changed since the run, and keeps nothing from going on."""
-    return _through(_REMARKS, case)
+    return _through(_REMARKS, case, remarked)
 
 
 def unlike(case: Case) -> list[Diagnostic]:
     """What a successor is refused for when it is to be started, although it can be planned."""
-    return _through(_UNLIKE, case)
+    return _through(_UNLIKE, case, remarked)
 
 
-def _through(gates: _Gates, case: Case) -> list[Diagnostic]:
-    return [said(code, *found) for code, gate in gates for found in gate(case)]
+def _through(gates: _Gates, case: Case, told: Callable[..., Diagnostic]) -> list[Diagnostic]:
+    return [told(code, *found, purpose=case.purpose) for code, gate in gates for found in gate(case)]
 
 
 # ---------------------------------------------------------------- what stands alone
@@ -48,7 +50,8 @@ def refusal(case: Case) -> Diagnostic | None:
     source, state = case.source, case.state
     run = f"Run {shown(source.run_id)}"
     if source.header.get("workspace_identity") is None:
-        return said("workspace_identity_missing", f"{run} does not say in which workspace it worked")
+        what = f"{run} does not say in which workspace it worked"
+        return said("workspace_identity_missing", what, purpose=case.purpose)
     claim = claim_on(state, source)
     sealed = source.status == "handed_off"
     if case.purpose == "resume" and sealed:
@@ -59,7 +62,7 @@ def refusal(case: Case) -> Diagnostic | None:
         return said("runtime_identity_mismatch", f"{run} waits for no successor")
     if (fault := state.lineage_fault(source.run_id)) is not None:
         code, sentence = fault
-        return said(code, sentence[:1].upper() + sentence[1:])
+        return said(code, sentence[:1].upper() + sentence[1:], purpose=case.purpose)
     return None if claim is None else _claimed(case, claim)
 
 
@@ -69,9 +72,21 @@ def _handed_over(case: Case, claim: Claim | None) -> Diagnostic:
         return said("runtime_identity_mismatch", what, _ways(case, case.handoff.handoff_id))
     if claim is None:
         return said("runtime_identity_mismatch", what)
-    target = shown(claim.target_run_id)
-    remedy = f"That is run {target}: `maka session resume {case.session} --run {quote(target)}`; or send a new message."
-    return said("runtime_identity_mismatch", what, remedy)
+    how, remedy = _newest(case, claim.target_run_id)
+    return said("runtime_identity_mismatch", f"{what}: run {shown(claim.target_run_id)}{how}", remedy)
+
+
+def _newest(case: Case, successor: str) -> tuple[str, str]:
+    """How the turn that was handed over to a run stands by now, and what to do."""
+    turn = execution(case.state.runs, case.state.turns, case.source.turn_id)
+    tip = str(turn["tip"]) if turn is not None and successor in turn["chain"] else successor
+    how = "" if tip == successor else f"; the newest run of its turn is {shown(tip)}"
+    if turn is not None and turn["status"] == "completed":
+        return f"{how}; the turn has completed", "Send a new message."
+    if turn is not None and turn["pending_handoff"] is not None:
+        return how, _ways(case, turn["pending_handoff"])
+    command = f"maka session resume {case.session} --run {quote(shown(tip))}"
+    return how, f"Continue run {shown(tip)}: `{command}`; or send a new message."
 
 
 def _ways(case: Case, handoff_id: str) -> str:
@@ -107,18 +122,48 @@ def unreadable(state: State, run_id: str) -> str:
     return f"There is no run {name} in this session"
 
 
+@attrs.frozen
+class _Words:
+    """Of a claim on a run: by whom, and what became of the run by it."""
+
+    by: str
+    claimed: str
+    continued: str
+    already: str
+    again: str
+
+
+_CLAIMED: Final[dict[Purpose, _Words]] = {
+    "resume": _Words(
+        by="claim {claim}, whose run is {run}",
+        claimed="was claimed by",
+        continued="was continued by",
+        already="has been continued already, by",
+        again=". A call that was to be made again may have run, too",
+    ),
+    "handoff": _Words(
+        by="run {run}",
+        claimed="was handed over to",
+        continued="was handed over to",
+        already="was handed over to",
+        again="",
+    ),
+}
+
+
 def _claimed(case: Case, claim: Claim) -> Diagnostic | None:
     """How the claim that exists on the boundary stands in the way."""
     run, target = f"Run {shown(case.source.run_id)}", shown(claim.target_run_id)
-    by = f"claim {shown(claim.claim_id)}, whose run is {target}"
+    words = _CLAIMED[case.purpose]
+    by = words.by.format(claim=shown(claim.claim_id), run=target)
     stands = claim_state(claim, case.state.runs, case.state.turns)
     if stands == "reserved" and case.purpose == "handoff" and _own(case, claim):
         return None
     if stands == "started_indeterminate":
         return said(
             "continuation_started_indeterminate",
-            f"{run} was continued by {by}; it was started, and whether it reached the provider is not known. A call "
-            "that was to be made again may have run, too",
+            f"{run} {words.continued} {by}; it was started, and whether it reached the provider is not known"
+            f"{words.again}",
             f"End it with `maka session settle {case.session} --claim {quote(shown(claim.claim_id))}`, then continue "
             f"run {target}; or send a new message.",
         )
@@ -127,12 +172,15 @@ def _claimed(case: Case, claim: Claim) -> Diagnostic | None:
         if after is None:
             what = f"{run} was claimed by claim {shown(claim.claim_id)}, whose run never began and never can"
             return said("continuation_already_exists", what, "Send a new message.")
-        what = f"{run} has been continued already, by {by}"
+        what = f"{run} {words.already} {by}"
+        if case.purpose == "handoff":
+            how, remedy = _newest(case, claim.target_run_id)
+            return said("continuation_already_exists", f"{what}{how}", remedy)
         if after.status == "completed":
             return said("continuation_already_exists", f"{what}, and that has completed", "Send a new message.")
         command = f"maka session resume {case.session} --run {quote(target)}"
         return said("continuation_already_exists", what, f"Continue that run: `{command}`; or send a new message.")
-    return said("continuation_claim_repair_required", f"{run} was claimed by {by}, and that was cut off")
+    return said("continuation_claim_repair_required", f"{run} {words.claimed} {by}, and that was cut off")
 
 
 def _own(case: Case, claim: Claim) -> bool:
@@ -173,7 +221,8 @@ def _unended(case: Case) -> Iterator[_Finding]:
         stands = f"Turn {shown(turn.turn_id)} of the session stands open"
         rest = turn.rest if turns.left_alone(turn) else None
         if rest == "indeterminate":
-            yield f"{stands} behind the start of a continuation", "Send a new message, which settles it, or settle it."
+            settling = "Settle it; a message settles it too, where no turn waits for its successor."
+            yield f"{stands} behind the start of a continuation", settling
         elif rest == "paused":
             yield f"{stands} and waits for its successor", _ways(case, turn.pause or "")
         else:
@@ -224,7 +273,7 @@ def _unknown(
     if operation_id is None:
         return (
             f"{called}: there is no record whether it ran",
-            "No outcome can be recorded for it. Look whether its effect happened, and say so in a new message.",
+            "No outcome can be recorded for it. Look whether its effect happened, and say so in the next message.",
         )
     what = f"{called} (operation {shown(operation_id)}, recovery {recovery}) was begun, and has no saved result"
     repair = "" if answered else "repair the session, "
@@ -303,6 +352,24 @@ def _unbacked(case: Case) -> Iterator[_Finding]:
         yield (f"The app has no backend {shown(name)}, but {listed(sorted(case.backends))}",)
 
 
+def _another(case: Case) -> Iterator[_Finding]:
+    if case.handoff is not None and case.drifted:
+        what = f"The app would make another agent than that of run {shown(case.worked)}: not the same are its "
+        yield f"{what}{listed(case.drifted)}", _as_it_was(case)
+
+
+def _no_successor(case: Case) -> Iterator[_Finding]:
+    if case.handoff is not None and case.prospect.handoff is False:
+        name = shown(case.facts.conversation.configuration()["backend"])
+        what = f"Backend {name} of the app does not record what its runs are made of, so none takes over run "
+        yield f"{what}{shown(case.source.run_id)}", _as_it_was(case)
+
+
+def _as_it_was(case: Case) -> str:
+    up = f"give the handoff up ({case.giving_up}) and go on from the run that comes of that"
+    return f"Use the app as it was, or {up}."
+
+
 _GATES: Final[_Gates] = (
     ("pending_permission", _waiting),
     ("runtime_ledger_empty", _empty),
@@ -318,6 +385,8 @@ _GATES: Final[_Gates] = (
     ("provider_resume_boundary_unsupported", _boundary),
     ("session_archived", _archived),
     ("backend_unknown", _unbacked),
+    ("composition_changed", _another),
+    ("composition_unavailable", _no_successor),
 )
 
 
@@ -333,44 +402,32 @@ def _moved(case: Case) -> Iterator[_Finding]:
 
 
 def _configured(case: Case) -> Iterator[_Finding]:
-    """A successor keeps what its source had; where that is not what is set, it is refused when it is to be started."""
     then, now = configuration_of(case.source.header), case.facts.conversation.configuration()
     for key in CONFIGURED:
         if (was := then.get(key)) == now.get(key):
             continue
-        what = f"The {key.replace('_', ' ')} was {shown(was)} and is {shown(now.get(key))}"
-        if case.purpose == "resume":
-            yield (what,)
-        else:
-            refused = "a successor has what its source had, and is refused otherwise (`source_configuration_changed`)"
-            yield what, f"Change it back to {shown(was)} (`update`): {refused}."
+        yield (f"The {key.replace('_', ' ')} was {shown(was)} and is {shown(now.get(key))}",)
 
 
 def _composed(case: Case) -> Iterator[_Finding]:
-    if case.recorded is None or case.composition is None:
-        return
-    for name in drift(case.recorded, case.composition):
-        what = f"The {name} of the agent is not what it was in run {shown(case.source.run_id)}"
-        if case.purpose == "resume":
-            yield (what,)
-        else:
-            yield what, "A successor that is another agent fails: use the app as it was, or give the handoff up."
+    if case.purpose == "resume" and case.drifted:
+        yield (f"The agent is not that of run {shown(case.worked)}: not the same are its {listed(case.drifted)}",)
 
 
 def _uncomposed(case: Case) -> Iterator[_Finding]:
     if case.handoff is not None and case.recorded is None:
         what = f"Run {shown(case.source.run_id)} was handed over without a composition on record that can be read"
-        up = f"`maka session settle {case.session} --handoff {quote(shown(case.handoff.handoff_id))}`"
-        yield what, f"Its successor will be refused (`source_identity_changed`): give the handoff up: {up}."
+        refused = "Its successor will be refused (`source_identity_changed`)"
+        yield what, f"{refused}: give the handoff up: {case.giving_up}."
 
 
 def _missing(case: Case) -> Iterator[_Finding]:
-    conversation, run_id = case.facts.conversation, case.source.run_id
+    conversation, run_id = case.facts.conversation, case.worked
     composition = mapping(conversation.composition_of(run_id))
     had = {name for name in sequence(composition.get("tool_names")) if isinstance(name, str)}
     had.update(conversation.offered(run_id))
     if gone := sorted(had - set(case.observation.available_tool_names) - case.called):
-        yield (f"The run had tools that are not there: {listed(gone)}",)
+        yield (f"Run {shown(run_id)} had tools that are not there: {listed(gone)}",)
 
 
 def _left_out(case: Case) -> Iterator[_Finding]:

@@ -1,7 +1,7 @@
 """Facts of a session → whether a run of it can be continued, and the continuation, or why not. No I/O."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from shlex import quote
+from typing import Final, get_args
 
 import attrs
 
@@ -9,18 +9,22 @@ from ...journal.events import Draft, Purpose
 from ...journal.state import State
 from ...journal.views.continuations import Handoff
 from ...journal.views.problem import mapping, whole
-from ..composition import RunComposition
+from ..checks import shortly
 from ..ids import check_id
 from ..tools.base import AGAIN
 from .case import Case, configuration_of, handoff_of, invocation_taken, run_taken, turn_taken
-from .codes import REASONS, said, shown
+from .codes import remarked, said, shown
 from .gates import nothing_handed_over, nothing_interrupted, obstacles, refusal, remarks, unlike, unreadable
 from .lineage import candidate, claim_on, source_of
 from .safety import SafetyObservation, Unobserved
+from .shapes import NOTHING_KNOWN
 from .shapes import Continuation as Continuation  # whoever plans finds the shapes beside the plan
 from .shapes import ContinuationPlan as ContinuationPlan
 from .shapes import Diagnostic as Diagnostic
 from .shapes import Facts as Facts
+from .shapes import Prospect as Prospect
+
+PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
 
 
 def at_once(
@@ -34,13 +38,18 @@ def at_once(
 ) -> ContinuationPlan | None:
     """The plan of an app that continues no runs, for which neither session nor workspace are looked at; None: it does.
 
-    Raises InvalidEvent for a ``turn_id`` that no turn can have, and ValueError for a recovery in ``rerun`` whose calls
-    are never run again.
+    Raises InvalidEvent for a ``turn_id`` that no turn can have, and ValueError for a purpose that there is not, for a
+    recovery in ``rerun`` whose calls are never run again, and for a handoff that is given a turn or a ``rerun``.
     """
+    if purpose not in PURPOSES:
+        raise ValueError(f"purpose must be {' or '.join(PURPOSES)}, not {shortly(purpose)}")
     if wrong := [name for name in rerun if name not in AGAIN]:
         raise ValueError(f"calls of recovery {wrong[0]!r} are never run again; only {' and '.join(AGAIN)} are")
     if turn_id is not None:
         check_id("turn_id", turn_id)
+    if purpose == "handoff" and (turn_id is not None or rerun):
+        given = "rerun" if turn_id is None else "turn_id"
+        raise ValueError(f"a handoff takes no {given}: its successor finishes its turn, and leaves no call behind")
     if enabled or purpose != "resume":
         return None
     return _parked(
@@ -59,7 +68,7 @@ def plan(
     rerun: Sequence[str] = (),
     enabled: bool = True,
     backends: Collection[str] | None = None,
-    composition: RunComposition | None = None,
+    prospect: Prospect = NOTHING_KNOWN,
 ) -> ContinuationPlan:
     """Whether the run can be continued, and by what, or why not.
 
@@ -67,12 +76,12 @@ def plan(
     recoveries, of ``read_only`` and ``idempotent``, whose unknown calls are executed again. ``new_id`` is asked for the
     invocation, the run, the turn (if ``turn_id`` is None) and the claim, in this order, and not for a plan that parks
     by what is checked before, nor for a handoff, which has its ids. ``backends`` are those that there are, and
-    ``composition`` what the run would be made of, where that is known. Raises what ``at_once`` raises.
+    ``prospect`` what the run would be made of, as far as that is known. Raises what ``at_once`` raises.
     """
     run_id = source_run_id
 
-    def parked(*found: Diagnostic) -> ContinuationPlan:
-        return _parked(facts.session_id, run_id, found)
+    def parked(*found: Diagnostic, noted: Sequence[Diagnostic] = ()) -> ContinuationPlan:
+        return _parked(facts.session_id, run_id, found, noted)
 
     refused = at_once(
         facts.session_id, source_run_id=run_id, purpose=purpose, turn_id=turn_id, rerun=rerun, enabled=enabled
@@ -85,21 +94,21 @@ def plan(
         run_id = candidate(facts.state) if purpose == "resume" else _waiting(facts.state)
         if run_id is None:
             why = nothing_interrupted(facts.state) if purpose == "resume" else nothing_handed_over()
-            return parked(said("resume_candidate_missing", why))
+            return parked(said("resume_candidate_missing", why, purpose=purpose))
     source = source_of(facts.state, facts.conversation, run_id)
     if source is None:
         return parked(said("source_run_unreadable", unreadable(facts.state, run_id)))
     handoff = handoff_of(facts.state, source)
-    case = Case(facts, source, observation, purpose, turn_id, frozenset(rerun), handoff, backends, composition)
+    case = Case(facts, source, observation, purpose, turn_id, frozenset(rerun), handoff, backends, prospect)
     waits = [_waits(case)] if purpose == "handoff" and handoff is not None else []
     if (alone := refusal(case)) is not None:
-        return parked(alone, *waits)
+        return parked(alone, noted=waits)
     noted = [*remarks(case), *waits]
     if found := obstacles(case):
-        return parked(*found, *noted)
+        return parked(*found, noted=noted)
     ids = _mint(case, new_id)
     if taken := [said("continuation_identity_reused", what) for what in _taken(case, ids)]:
-        return parked(*taken, *noted)
+        return parked(*taken, noted=noted)
     return ContinuationPlan(
         session_id=facts.session_id,
         source_run_id=run_id,
@@ -134,11 +143,10 @@ def would_park(facts: Facts, draft: Draft, observation: SafetyObservation | Unob
 def _waits(case: Case) -> Diagnostic:
     assert case.handoff is not None, "a handoff without one is no handoff"
     pause = case.handoff.data
-    return said(
+    return remarked(
         "handoff_pending",
         f"Turn {shown(pause['turn_id'])} waits for run {shown(pause['successor_run_id'])}",
-        f"Until that has gone on, or the handoff is given up (`maka session settle {case.session} --handoff "
-        f"{quote(shown(pause['handoff_id']))}`), new messages are refused.",
+        f"Until that has gone on, or the handoff is given up ({case.giving_up}), new messages are refused.",
     )
 
 
@@ -152,13 +160,15 @@ def _waiting(state: State) -> str | None:
     return run_ids[-1] if run_ids else None
 
 
-def _parked(session_id: str, run_id: str | None, found: Sequence[Diagnostic]) -> ContinuationPlan:
+def _parked(
+    session_id: str, run_id: str | None, found: Sequence[Diagnostic], noted: Sequence[Diagnostic] = ()
+) -> ContinuationPlan:
     return ContinuationPlan(
         session_id=session_id,
         source_run_id=run_id,
         disposition="park",
-        rejection_reasons=tuple(dict.fromkeys(each.code for each in found if each.code in REASONS)),
-        diagnostics=tuple(found),
+        rejection_reasons=tuple(dict.fromkeys(each.code for each in found)),
+        diagnostics=(*found, *noted),
     )
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
+from ...journal.events import Purpose
 from ...journal.views.turn import Unknown
 from ..errors import ContinuationRevalidationError
 from .case import CONFIGURED, Case, handoff_of, invocation_taken, run_taken, turn_taken
-from .codes import STALE, listed, said
+from .codes import STALE, listed, said, shown
 from .gates import obstacles, refusal
 from .lineage import Source, source_of
 from .safety import SafetyObservation, Unobserved, same_workspace
@@ -44,8 +45,8 @@ def _raise_first(continuation: Continuation, changes: Iterator[Diagnostic]) -> N
         )
 
 
-def _stale(code: str, what: str) -> Diagnostic:
-    return Diagnostic(code, f"{what}. {STALE[code].remedy}")
+def _stale(code: str, what: str, purpose: Purpose = "resume") -> Diagnostic:
+    return Diagnostic(code, f"{what}. {STALE[code].advice(purpose)}")
 
 
 def _changes(
@@ -147,11 +148,11 @@ def _end_changes(continuation: Continuation, source: Source) -> Iterator[Diagnos
 
 def _configuration_changes(continuation: Continuation, facts: Facts) -> Iterator[Diagnostic]:
     """Where a successor runs is its source's; that the place is still the same one is the workspace's identity."""
-    now = facts.conversation.configuration()
+    then, now = continuation.configuration, facts.conversation.configuration()
     keys = CONFIGURED if continuation.purpose == "handoff" else (*CONFIGURED, "cwd")
-    for key in keys:
-        if (was := continuation.configuration.get(key)) != now.get(key):
-            yield _stale("source_configuration_changed", f"{key} was {was} and is {now.get(key)}")
+    if changed := [key for key in keys if then.get(key) != now.get(key)]:
+        what = "; ".join(f"{key} was {shown(then.get(key))} and is {shown(now.get(key))}" for key in changed)
+        yield _stale("source_configuration_changed", what, continuation.purpose)
 
 
 def _safety_changes(continuation: Continuation, observation: SafetyObservation | Unobserved) -> Iterator[Diagnostic]:
@@ -160,7 +161,7 @@ def _safety_changes(continuation: Continuation, observation: SafetyObservation |
         return
     planned = continuation.safety
     if not same_workspace(planned.workspace_identity, observation.workspace_identity):
-        yield _stale("workspace_identity_changed", "the workspace is another one")
+        yield _stale("workspace_identity_changed", "the workspace is another one", continuation.purpose)
     if not observation.background_operations_settled:
         yield _stale("background_operation_started", "something that an earlier run began goes on in the background")
     was, now = set(planned.available_tool_names), set(observation.available_tool_names)

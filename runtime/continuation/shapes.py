@@ -1,6 +1,6 @@
 """What a continuation is planned from, what a plan says, and what can be started by it. No I/O."""
 
-from typing import Literal
+from typing import Final, Literal
 
 import attrs
 
@@ -21,6 +21,21 @@ class Facts:
     session_id: str
     state: State
     conversation: Conversation
+
+
+@attrs.frozen
+class Prospect:
+    """What a run of the session would be made of now, as far as that can be told before there is a backend.
+
+    ``known``: of a composition, values by keys of ``SEMANTICS``; what is not in it nobody knows yet. ``handoff``: can
+    its runs be handed over? None: that is not told.
+    """
+
+    known: JsonObject = attrs.Factory(dict)
+    handoff: bool | None = None
+
+
+NOTHING_KNOWN: Final = Prospect()
 
 
 @attrs.frozen

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 import hypothesis.strategies as st
@@ -15,15 +15,16 @@ from hypothesis import given, settings
 from maka.journal import summary
 from maka.journal.codec import decode, encode
 from maka.journal.errors import InvalidEvent
+from maka.journal.events import Purpose
 from maka.journal.shapes import MAX_ID
 from maka.journal.state import State
 from maka.journal.views.closed import Closed
 from maka.repair.closers import plan_closers
-from maka.runtime.composition import SEMANTICS, RunComposition, hashed
+from maka.runtime.composition import SEMANTICS, hashed
 from maka.runtime.continuation import drafts
 from maka.runtime.continuation.codes import REASONS, REMARKS, STALE
 from maka.runtime.continuation.lineage import candidate
-from maka.runtime.continuation.plan import ContinuationPlan, Diagnostic, Facts, at_once, plan, would_park
+from maka.runtime.continuation.plan import ContinuationPlan, Diagnostic, Facts, Prospect, at_once, plan, would_park
 from maka.runtime.continuation.revalidation import revalidate
 from maka.runtime.continuation.safety import Unobserved
 from maka.runtime.conversation import Conversation
@@ -322,6 +323,10 @@ CASES: dict[str, list[Callable[[], ContinuationPlan]]] = {
     "provider_resume_boundary_unsupported": [lambda: without_anchor().plan(), lambda: asked_behind_its_end().plan()],
     "session_archived": [lambda: archived().plan()],
     "backend_unknown": [lambda: interrupted().plan(backends=["another"])],
+    "composition_changed": [
+        lambda: paused().plan(purpose="handoff", prospect=Prospect({"base_system_prompt_hash": hashed("another")}))
+    ],
+    "composition_unavailable": [lambda: paused().plan(purpose="handoff", prospect=Prospect(handoff=False))],
 }
 
 
@@ -363,8 +368,30 @@ def test_each_code_says_what_it_means_and_what_to_do(table: dict[str, Any]) -> N
     for code, row in table.items():
         assert re.fullmatch(r"[a-z_]+", code)
         assert row.meaning.endswith("."), code
-        assert row.remedy.endswith("."), code
-        assert "delete" not in row.remedy.lower(), code
+        for purpose in get_args(Purpose):
+            assert row.advice(purpose).endswith("."), code
+            assert "delete" not in row.advice(purpose).lower(), code
+
+
+#: What no turn waits for any more where it is said.
+TAKEN = {
+    "resume_feature_disabled",
+    "resume_candidate_missing",
+    "continuation_started_indeterminate",
+    "continuation_already_exists",
+    "source_completed",
+    "composition_unavailable",
+    "composition_changed",
+}
+
+
+@pytest.mark.parametrize("table", [REASONS, STALE, REMARKS], ids=["reasons", "stale", "remarks"])
+def test_nobody_is_told_to_send_a_message_or_to_set_another_up_while_a_turn_waits(table: dict[str, Any]) -> None:
+    for code in table.keys() - TAKEN:
+        advice = table[code].advice("handoff")
+        assert "end a new message" not in advice, code
+        assert "set the session up" not in advice, code
+        assert advice == table[code].remedy or table[code].handed == advice, code
 
 
 def test_what_accumulates_comes_in_the_order_of_the_checks() -> None:
@@ -410,7 +437,8 @@ NO_IDS: list[Any] = [7, b"t", "", "x" * (MAX_ID + 1), "t\ud800"]
 
 @pytest.mark.parametrize("turn_id", NO_IDS, ids=lambda each: f"{each!r:.9}")
 def test_an_id_that_no_turn_can_have_is_refused_at_once(turn_id: Any) -> None:
-    for asked in ({}, {"enabled": False}, {"purpose": "handoff"}, {"observation": Unobserved("gone")}):
+    asks: list[dict[str, Any]] = [{}, {"enabled": False}, {"purpose": "handoff"}, {"observation": Unobserved("gone")}]
+    for asked in asks:
         with pytest.raises(InvalidEvent, match="turn_id ") as refused:
             interrupted().plan(turn_id=turn_id, **asked)
         assert refused.value.key == "turn_id"
@@ -646,7 +674,7 @@ def test_a_call_that_its_turn_ended_without_is_unknown_and_cannot_be_settled() -
     session.end_step().end("interrupted")
     planned = session.plan(rerun=("read_only",))
     assert reasons(planned) == ["dangling_tool_state"]
-    assert "say so in a new message" in told(planned)
+    assert "say so in the next message" in told(planned)
 
 
 # ---------------------------------------------------------------- what is only remarked on
@@ -729,7 +757,7 @@ def test_a_turn_that_came_later_is_remarked_on_and_not_replayed() -> None:
 
 #: What of an agent can drift → a value that it did not have.
 DRIFTS: dict[str, Any] = {**dict.fromkeys(SEMANTICS, hashed("another")), "context_window": 8192}
-COMPOSED = RunComposition.from_json(COMPOSITION)
+SAME = {key: COMPOSITION[key] for key in SEMANTICS}
 
 
 def recorded(composition: Any = COMPOSITION) -> Session:
@@ -743,30 +771,112 @@ def recorded(composition: Any = COMPOSITION) -> Session:
 
 @pytest.mark.parametrize(("key", "name"), SEMANTICS.items())
 def test_what_the_agent_is_made_of_now_is_remarked_on_where_it_is_something_else(key: str, name: str) -> None:
-    drifted = attrs.evolve(COMPOSED, **{key: DRIFTS[key]})
-    planned = recorded().plan(composition=drifted)
+    for prospect in (Prospect({**SAME, key: DRIFTS[key]}), Prospect({key: DRIFTS[key]}, handoff=True)):
+        planned = recorded().plan(prospect=prospect)
+        assert remarked(planned) == ["composition_changed"]
+        assert f"The agent is not that of run r1: not the same are its {name}. The new run has what" in told(planned)
+        successor = paused().plan("r1", purpose="handoff", prospect=prospect)
+        assert reasons(successor) == ["composition_changed"]
+        assert f"another agent than that of run r1: not the same are its {name}. Use the app as" in told(successor)
+        assert "give the handoff up (`maka session settle s1 --handoff 'h-r1'\"'\"''`) and go on" in told(successor)
+
+
+def test_all_that_has_drifted_is_named_at_once() -> None:
+    names = ", ".join(SEMANTICS.values())
+    assert f"not the same are its {names}. " in told(recorded().plan(prospect=Prospect(DRIFTS)))
+    assert f"not the same are its {names}. " in told(paused().plan(purpose="handoff", prospect=Prospect(DRIFTS)))
+
+
+def test_what_is_the_same_and_what_makes_no_agent_is_not_remarked_on() -> None:
+    prospect = Prospect({**SAME, "composer_id": "other", "anything": 1})
+    assert remarked(recorded().plan(prospect=prospect)) == []
+    assert remarked(paused().plan(purpose="handoff", prospect=prospect)) == []
+
+
+def test_an_ordinary_run_needs_no_backend_that_hands_over() -> None:
+    assert remarked(recorded().plan(prospect=Prospect(handoff=False))) == []
+
+
+def test_another_agent_is_told_behind_what_else_is_in_a_successors_way() -> None:
+    elsewhere = attrs.evolve(SEEN, workspace_identity="another")
+    prospect = Prospect(DRIFTS, handoff=False)
+    planned = paused().plan(purpose="handoff", observation=elsewhere, prospect=prospect)
+    wanted = ["workspace_identity_mismatch", "composition_changed", "composition_unavailable"]
+    assert reasons(planned) == wanted
+    assert [each.code for each in planned.diagnostics] == [*wanted, "handoff_pending"]
+    ordinary = recorded().plan(observation=elsewhere, prospect=prospect)
+    assert reasons(ordinary) == ["workspace_identity_mismatch"]
+    assert [each.code for each in ordinary.diagnostics] == ["workspace_identity_mismatch", "composition_changed"]
+
+
+#: What a successor's turn ended with where its backend was never called.
+NEVER_CALLED = (
+    "composition_changed",
+    "composition_unavailable",
+    "handoff_abandoned",
+    "continuation_abandoned_before_provider_dispatch",
+    "workspace_identity_changed",
+    "start_failed",
+)
+
+
+def failed_successor(failure_class: str, settle: bool = True, tools: tuple[str, ...] = ()) -> Session:
+    """Its composition is another one than that of the run that it was to take over, which had ``tools``."""
+    session = Session()
+    session.start("long").step().says("half").end_step()
+    offered = {"provider": "p", "model": "m", "tools": [{"name": name} for name in tools]}
+    session.add("request/header", {**session.ids, "step": 1, "reason": "initial", "header": offered})
+    session.pause()
+    session.resume(purpose="handoff")
+    session.add("run/composition", {"run_id": "r1'", "composition": {**COMPOSITION, "context_window": 4096}})
+    session.add("turn/end", {**session.ids, "reason": {"kind": "failed", "failure_class": failure_class}})
+    if settle:
+        session.add("run/settled", {"run_id": "r1'"})
+    return session
+
+
+@pytest.mark.parametrize("settle", [False, True])
+@pytest.mark.parametrize("failure_class", NEVER_CALLED)
+def test_a_successor_that_was_never_called_is_no_agent_to_be_compared_with(failure_class: str, settle: bool) -> None:
+    session = failed_successor(failure_class, settle, ("tool", "other"))
+    assert remarked(session.plan("r1'", prospect=Prospect(SAME))) == ["tools_missing"]
+    planned = session.plan("r1'", prospect=Prospect({"context_window": 4096}))
+    assert remarked(planned) == ["composition_changed", "tools_missing"]
+    assert "not that of run r1: not the same are its context window" in told(planned)
+    assert "Run r1 had tools that are not there: other" in told(planned)
+
+
+@pytest.mark.parametrize("failure_class", ["continuation_indeterminate", "provider_overloaded"])
+def test_one_that_was_called_is(failure_class: str) -> None:
+    session = failed_successor(failure_class, tools=("other",))
+    planned = session.plan("r1'", prospect=Prospect(SAME))
     assert remarked(planned) == ["composition_changed"]
-    assert f"The {name} of the agent is not what it was in run r1. The new run has what there is now" in told(planned)
-    other = paused().plan("r1", purpose="handoff", composition=drifted)
-    assert remarked(other) == ["composition_changed"]
-    assert "A successor that is another agent fails" in told(other)
+    assert "not that of run r1': not the same are its context window" in told(planned)
 
 
-def test_each_drift_has_a_remark_of_its_own() -> None:
-    planned = recorded().plan(composition=attrs.evolve(COMPOSED, **DRIFTS))
-    assert remarked(planned) == ["composition_changed"] * len(SEMANTICS)
-
-
-def test_who_composed_the_agent_is_not_remarked_on() -> None:
-    values: dict[str, Any] = {"composer_id": "other", "composer_revision": "2", "source_revisions": {"a": "1"}}
-    assert remarked(recorded().plan(composition=attrs.evolve(COMPOSED, **values))) == []
+def test_of_several_that_were_never_called_the_run_behind_them_counts() -> None:
+    session = failed_successor("composition_changed")
+    found = session.resume("r1'")
+    session.end("failed")
+    session.resume(found.run_id)
+    reason = {"kind": "failed", "failure_class": "workspace_identity_changed"}
+    last = session.ids["run_id"]
+    session.add("turn/end", {**session.ids, "reason": reason})
+    assert remarked(session.plan(last, prospect=Prospect(DRIFTS))) == []  # of the one before nothing is on record
+    other = failed_successor("composition_changed")
+    other.resume("r1'")
+    last = other.ids["run_id"]
+    other.add("turn/end", {**other.ids, "reason": reason})
+    assert "not that of run r1: " in told(other.plan(last, prospect=Prospect(DRIFTS)))
 
 
 @pytest.mark.parametrize("composition", [{}, {"schema": 2}, {**COMPOSITION, "context_window": 0}])
 def test_where_one_of_the_two_is_unknown_nothing_has_drifted(composition: Any) -> None:
-    assert remarked(recorded(composition).plan(composition=attrs.evolve(COMPOSED, **DRIFTS))) == []
-    assert remarked(interrupted().plan(composition=COMPOSED)) == []
+    assert remarked(recorded(composition).plan(prospect=Prospect(DRIFTS))) == []
+    assert remarked(interrupted().plan(prospect=Prospect(SAME))) == []
+    assert remarked(recorded().plan(prospect=Prospect(handoff=True))) == []
     assert remarked(recorded().plan()) == []
+    assert remarked(paused().plan(purpose="handoff", prospect=Prospect(handoff=True))) == []
 
 
 def test_every_remark_has_its_test() -> None:
@@ -851,8 +961,8 @@ def test_a_successor_is_planned_with_the_ids_of_the_pause_and_the_sources_config
     found = planned.continuation
     assert found is not None, planned
     assert remarked(planned) == ["configuration_changed", "configuration_changed"]
-    assert "The model was fake-model and is another. Change it back to fake-model" in told(planned)
-    assert "The connection was c and is null. Change it back to c" in told(planned)
+    assert "The model was fake-model and is another. Change it back (`update`): a successor has what" in told(planned)
+    assert "The connection was c and is null. Change it back" in told(planned)
     assert "`source_configuration_changed`" in told(planned)
     assert (found.invocation_id, found.run_id, found.turn_id, found.claim_id) == ("i-r1'", "r1'", "t1", "c-r1'")
     assert (found.max_steps, found.configuration["model"], found.configuration["connection"]) == (9, "fake-model", "c")
@@ -868,14 +978,19 @@ def test_a_successor_is_planned_with_the_ids_of_the_pause_and_the_sources_config
     assert session.continuation("r1", purpose="handoff") == found
     assert reasons(session.plan("r1")) == ["runtime_identity_mismatch"]
     session.append(drafts.start(claim))
-    assert reasons(session.plan("r1", purpose="handoff")) == ["continuation_started_indeterminate"]
+    started = session.plan("r1", purpose="handoff")
+    assert reasons(started) == ["continuation_started_indeterminate"]
+    assert "Run r1 was handed over to run r1'; it was started, and whether it reached" in told(started)
+    assert "made again" not in told(started)
     assert not session.state.problems
 
 
 def test_a_claim_of_another_replay_is_not_the_successors() -> None:
     session = paused()
     session.claim("r1", "handoff")
-    assert reasons(session.plan("r1", purpose="handoff")) == ["continuation_claim_repair_required"]
+    planned = session.plan("r1", purpose="handoff")
+    assert reasons(planned) == ["continuation_claim_repair_required"]
+    assert "Run r1 was handed over to run r1', and that was cut off. " in told(planned)
 
 
 def test_a_handoff_that_is_over_waits_for_nobody() -> None:
@@ -934,6 +1049,46 @@ def test_a_resume_of_a_run_that_was_handed_over_says_what_to_do() -> None:
     other.start("long").step().says("half").end_step()
     other.pause()
     assert "`maka session resume s1`; or give it up" in told(other.plan("r1"))
+
+
+def test_of_a_run_that_was_handed_over_the_newest_successor_is_named_or_the_end_of_its_turn() -> None:
+    session = paused()
+    session.resume(purpose="handoff")
+    session.pause(root_run_id="r1", successor_run_id="r3", successor_invocation_id="i-r3", claim_id="c-r3")
+    said = told(session.plan("r1"))
+    assert "only its successor goes on from it: run r1'. Resume the handoff: `maka session resume s1`; or give" in said
+    session.resume(purpose="handoff")
+    said = told(session.plan("r1"))
+    assert "run r1'; the newest run of its turn is r3. Continue run r3: `maka session resume s1 --run r3`" in said
+    session.add("turn/end", {**session.ids, "reason": {"kind": "failed"}})
+    session.add("run/settled", {"run_id": "r3"})
+    assert "`maka session resume s1 --run r3`; or send a new message" in told(session.plan("r1"))
+    handed = session.plan("r1", purpose="handoff")
+    assert reasons(handed) == ["continuation_already_exists"]
+    assert "Run r1 was handed over to run r1'; the newest run of its turn is r3. Continue run r3" in told(handed)
+
+    done = paused()
+    done.resume(purpose="handoff")
+    done.add("turn/end", {**done.ids, "reason": {"kind": "completed"}})
+    assert "run r1'; the turn has completed. Send a new message." in told(done.plan("r1"))
+    done.add("run/settled", {"run_id": "r1'"})
+    assert "run r1'; the turn has completed. Send a new message." in told(done.plan("r1"))
+    over = told(done.plan("r1", purpose="handoff"))
+    assert over == "Run r1 was handed over to run r1'; the turn has completed. Send a new message."
+
+
+@pytest.mark.parametrize("purpose", ["x", None, "", 7, ["resume"]])
+def test_a_purpose_is_one_that_there_is(purpose: Any) -> None:
+    for enabled in (False, True):
+        with pytest.raises(ValueError, match="purpose must be resume or handoff, not "):
+            interrupted().plan("r1", purpose=purpose, enabled=enabled)
+
+
+@pytest.mark.parametrize("asked", [{"turn_id": "t1"}, {"rerun": ("read_only",)}])
+def test_a_handoff_has_its_turn_and_leaves_no_call_to_be_made_again(asked: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"a handoff takes no {next(iter(asked))}: "):
+        paused().plan("r1", purpose="handoff", **asked)
+    assert paused().continuation("r1", purpose="handoff", rerun=()).turn_id == "t1"
 
 
 # ---------------------------------------------------------------- before a run is handed over
@@ -1102,7 +1257,7 @@ def test_a_plan_never_raises_and_is_a_function_of_the_facts(seed: int, length: i
     for run_id in (None, "r0", "r1", "r2", "rS", "unheard of"):
         for asked in (
             {},
-            {"purpose": "handoff", "composition": COMPOSED},
+            {"purpose": "handoff", "prospect": Prospect(SAME)},
             {"rerun": ("read_only", "idempotent"), "turn_id": "t1"},
         ):
             given_ids: dict[str, Any] = {"observation": SEEN, **asked}

@@ -18,12 +18,13 @@ from maka.journal.events import Draft
 from maka.repair.apply import repair
 from maka.repair.session import open_session
 from maka.runtime.app import App
+from maka.runtime.backends.loop import loop_backend
 from maka.runtime.backends.scripted import Question, Tool
 from maka.runtime.continuation import safety
 from maka.runtime.continuation.codes import REASONS, STALE
 from maka.runtime.continuation.plan import Continuation, ContinuationPlan
 from maka.runtime.errors import ContinuationParked, ContinuationRevalidationError
-from maka.runtime.scripted import Ask, Do, Fail
+from maka.runtime.scripted import Ask, Do, Fail, ScriptedModel
 from maka.runtime.sessions import SessionManager
 from maka.runtime.tools import LeftBehind, ToolOutput
 from support.continued import FAILS, Eyes, Order, Points, Stage, cutting, inspected, looping, numbered
@@ -599,6 +600,27 @@ async def the_app_has_another_backend(stage: Stage) -> Parked:
         await stage.cut(manager)
     async with stage.life(App(backends={"other": cutting()}, default_backend="other")) as manager:
         return Parked(await stage.planned(manager), ("scripted", "other"))
+
+
+@parks("composition_changed")
+async def the_app_makes_another_agent(stage: Stage) -> Parked:
+    async with stage.life(cutting()) as manager:
+        run_id = await stage.cut(manager)
+    stage.hand_over()
+    another = loop_backend(lambda context: ScriptedModel([]), handoff=True)
+    async with stage.life(App(backends={"scripted": another}, default_backend="scripted")) as manager:
+        parked = await stage.planned(manager, purpose="handoff")
+        return Parked(parked, (run_id, "prompt", "tool catalog", "tool availability", "settle s --handoff h"))
+
+
+@parks("composition_unavailable")
+async def the_backend_takes_no_run_over(stage: Stage) -> Parked:
+    async with stage.life(cutting()) as manager:
+        run_id = await stage.cut(manager)
+    stage.hand_over()
+    async with stage.life() as manager:
+        parked = await stage.planned(manager, purpose="handoff")
+        return Parked(parked, ("Backend scripted", run_id, "settle s --handoff h"))
 
 
 @parks("provider_resume_boundary_unsupported")

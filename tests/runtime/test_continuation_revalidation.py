@@ -239,8 +239,19 @@ def test_a_successor_keeps_its_sources_configuration_and_another_one_now_is_a_ch
     continuation = session.continuation("r1", purpose="handoff")
     session.add("session/updated", {"patch": {"cwd": "/elsewhere"}})
     revalidate(continuation, session.facts, SEEN)
-    session.add("session/updated", {"patch": {"model": "another"}})
-    assert refused(continuation, session.facts).code == "source_configuration_changed"
+    session.add("session/updated", {"patch": {"model": "another", "permission_mode": "bypass"}})
+    error = refused(continuation, session.facts)
+    assert error.code == "source_configuration_changed"
+    assert "model was fake-model and is another; permission_mode was ask and is bypass. Change them back" in str(error)
+    assert str(error).endswith("or give the handoff up: planning again gives the same.")
+
+
+def test_all_that_is_set_up_otherwise_is_named_at_once() -> None:
+    session = interrupted()
+    continuation = session.continuation()
+    session.add("session/updated", {"patch": {"model": "another", "connection": "c", "cwd": "/elsewhere"}})
+    said = str(refused(continuation, session.facts))
+    assert "model was fake-model and is another; connection was null and is c; cwd was /tmp and is /elsewhere. " in said
 
 
 def test_a_claim_that_is_reserved_for_a_handoff() -> None:

@@ -130,23 +130,45 @@ def test_the_steps_that_are_left_are_all_that_the_successor_makes(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("now", "settings", "words"),
+    ("now", "settings", "code", "words"),
     [
-        (Options(system="You keep none.", max_steps=5), {}, "prompt changed"),
-        (Options(system="You keep notes.", params={"top_p": 1}), {}, "provider options changed"),
-        (SYSTEM, {"tools": [FakeTool("a"), FakeTool("b")]}, "tool catalog, tool availability changed"),
-        (SYSTEM, {"handoff": False}, "composition preparation"),
+        (Options(system="You keep none.", max_steps=5), {}, "composition_changed", "prompt"),
+        (Options(system="You keep notes.", params={"top_p": 1}), {}, "composition_changed", "provider options"),
+        (SYSTEM, {"tools": [FakeTool("a"), FakeTool("b")]}, "composition_changed", "tool catalog, tool availability"),
+        (SYSTEM, {"handoff": False}, "composition_unavailable", "Backend loop of the app does not record"),
     ],
 )
-def test_another_agent_is_no_successor(tmp_path: Path, work: Path, now: Options, settings: Any, words: str) -> None:
+def test_another_agent_uses_no_handoff_up(
+    tmp_path: Path, work: Path, now: Options, settings: Any, code: str, words: str
+) -> None:
     async def main() -> None:
         await handed_over(tmp_path, work)
+        before = types_of(tmp_path, "s")
         turn = Turn([["never"]], now, **settings)
         async with managing(tmp_path, turn.app) as manager:
             plan = await manager.plan_safe_boundary_continuation("s", purpose="handoff")
-            with pytest.raises(ContinuationRevalidationError, match=words):
+            assert plan.rejection_reasons == (code,)
+            assert words in str(plan.diagnostics[0])
+            assert [each.code for each in plan.diagnostics] == [code, "handoff_pending"]
+        assert (turn.model.requests, types_of(tmp_path, "s")) == ([], before)
+        assert said(await finished(tmp_path, Turn([["Done."]]))) == ["Done."]
+
+    go(main())
+
+
+def test_what_only_a_model_tells_is_found_out_behind_the_start(tmp_path: Path, work: Path) -> None:
+    async def main() -> None:
+        await handed_over(tmp_path, work)
+        model, tool = ScriptedModel([["never"]], provider="another"), FakeTool("a")
+        backends = {"loop": loop_backend(lambda context: model, options=SYSTEM, handoff=True)}
+        app = App(backends=backends, default_backend="loop", model="m", tools=[tool], permission_mode="bypass")
+        async with managing(tmp_path, app) as manager:
+            plan = await manager.plan_safe_boundary_continuation("s", purpose="handoff")
+            assert (plan.disposition, plan.diagnostics) == ("continue", ())
+            with pytest.raises(ContinuationRevalidationError, match="provider options changed") as raised:
                 await told(manager.resume_safe_boundary_continuation(plan))
-        assert turn.model.requests == []
+            assert raised.value.code == "composition_changed"
+        assert model.requests == []
 
     go(main())
     assert [end["reason"]["kind"] for end in data_of(tmp_path, "s", "turn/end")] == ["failed"]

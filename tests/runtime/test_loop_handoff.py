@@ -13,7 +13,9 @@ import pytest
 import maka
 from maka.journal.errors import JournalWriteError
 from maka.runtime.backends.base import Boundary, SteeringLease
+from maka.runtime.backends.composing import composed
 from maka.runtime.backends.loop import LoopBackend, loop_backend
+from maka.runtime.backends.scripted import scripted_backend
 from maka.runtime.composition import SEMANTICS, RunComposition, drift, hashed
 from maka.runtime.dispatch import ToolLimits
 from maka.runtime.errors import AppError
@@ -282,8 +284,11 @@ def composition(**changed: Any) -> RunComposition:
     for key, value in changed.pop("of_model", {}).items():
         setattr(model, key, value)
     tools = changed.pop("tools", [FakeTool("b"), FakeTool("a", recovery="read_only")])
-    made = loop_backend(model, changed.pop("own", None), handoff=True, **changed).composition({}, tools)
-    assert made is not None
+    own, authorize = changed.pop("own", None), changed.pop("authorize", None)
+    kept, given = tools if own is None else own, changed.pop("options", Options())
+    made = composed(model, kept, given, authorized=authorize is not None)
+    factory = loop_backend(model, own, given, authorize=authorize, handoff=True)
+    assert factory.known({}, tools) == {key: getattr(made, key) for key in SEMANTICS}
     return made
 
 
@@ -361,12 +366,27 @@ def test_a_backend_records_what_its_factory_tells() -> None:
     bench.backend = factory(bench.context)  # type: ignore[assignment]
     asyncio.run(bench.turn())
     [recorded] = bench.journal.of("run/composition")
-    assert RunComposition.from_json(recorded["composition"]) == factory.composition({"model": "m"}, [FakeTool("other")])
+    assert RunComposition.from_json(recorded["composition"]) == composed(model, tools, options(), authorized=True)
+    told = factory.known({"model": "m"}, [FakeTool("other")])
+    assert told == {key: recorded["composition"][key] for key in SEMANTICS}
 
 
-def test_a_factory_tells_nothing_where_it_cannot() -> None:
-    assert loop_backend(ScriptedModel([])).composition({}, []) is None
-    assert loop_backend(lambda context: ScriptedModel([]), handoff=True).composition({}, []) is None
+def test_a_factory_tells_what_does_not_depend_on_a_model_that_is_yet_to_be_made() -> None:
+    def unmade(context: Any) -> Any:
+        raise AssertionError("nothing is built for it")
+
+    made = composed(ScriptedModel([]), [FakeTool("a")], options(), authorized=False)
+    known = loop_backend(unmade, options=options(), handoff=True).known({}, [FakeTool("a")])
+    keys = ("base_system_prompt_hash", "tool_catalog_hash", "tool_availability_hash")
+    assert known == {key: getattr(made, key) for key in keys}
+
+
+def test_a_factory_tells_whether_its_runs_can_be_handed_over() -> None:
+    without = loop_backend(ScriptedModel([]))
+    assert (without.handoff, without.known({}, [])) == (False, {})
+    assert loop_backend(ScriptedModel([]), handoff=True).handoff
+    assert not scripted_backend([]).handoff
+    assert scripted_backend([], composition=lambda run_id: None).handoff
 
 
 def test_the_tools_that_ship_have_one() -> None:
@@ -377,9 +397,10 @@ def test_the_tools_that_ship_have_one() -> None:
 def test_it_is_the_same_in_another_process() -> None:
     script = """
 import json
-from maka.runtime import Command, Options, ScriptedModel, WriteFile, loop_backend
+from maka.runtime import Command, Options, ScriptedModel, WriteFile
+from maka.runtime.backends.composing import composed
 options = Options(system="You keep notes.", params={"b": 1, "a": [None, 0.5]})
-made = loop_backend(ScriptedModel([]), [WriteFile(), Command()], options, handoff=True).composition({}, [])
+made = composed(ScriptedModel([]), [WriteFile(), Command()], options, authorized=False)
 print(json.dumps(made.to_json()))
 """
     told = [
@@ -416,7 +437,7 @@ def test_tools_that_no_composition_can_tell_of_are_refused_when_the_backend_is_b
         loop_backend(bench.model, tools, handoff=True)
     factory = loop_backend(bench.model, handoff=True)
     with pytest.raises(AppError, match=words):
-        factory.composition({}, tools)
+        factory.known({}, tools)
     with pytest.raises(AppError, match=words):
         LoopBackend(bench.model, tools, Options(), bench.context, handoff=True)
     assert isinstance(LoopBackend(bench.model, tools, Options(), bench.context), LoopBackend)
