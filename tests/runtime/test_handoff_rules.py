@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
+from maka.journal.errors import InvalidEvent
 from maka.journal.events import JsonObject
 from maka.journal.views.interactions import Interactions
 from maka.runtime.backends.base import BackendContext, BackendRegistry, SendInput, SteeringLease
@@ -29,7 +30,8 @@ from maka.runtime.kernel.kernel import RuntimeKernel
 from maka.runtime.kernel.stream import TurnStream
 from maka.runtime.lifecycle import Lifecycle
 from maka.runtime.session_events import SessionEvent
-from support.memory_journals import MemoryJournals, check_legal
+from support.lineages import Story
+from support.memory_journals import MemoryJournal, MemoryJournals, check_legal
 from support.seeded_loop import run
 
 SESSION = "s1"
@@ -181,6 +183,27 @@ async def test_a_backend_whose_signal_is_set_stands_nowhere() -> None:
 
 
 @in_several_orders
+async def test_a_signal_that_is_set_while_a_boundary_is_made_durable_is_minded() -> None:
+    async def in_a_hurry(input: SendInput) -> AsyncIterator[SessionEvent]:
+        await asyncio.sleep(1)
+        yield event(input, "text_delta", message_id="m", text="a")
+        signal = asyncio.Event()
+        asyncio.get_running_loop().call_later(1, signal.set)
+        assert await input.handoff_boundary(signal, 3) == "continue"
+        yield complete(input)
+
+    async def slow(journal: MemoryJournal) -> None:
+        await asyncio.sleep(2)
+
+    bench = Bench(in_a_hurry)
+    reading, request = await bench.asked()
+    bench.journals.on_sync = slow
+    await reading
+    assert (await request.ready, await request.sealed) == (False, False)
+    await bench.kernel.aclose()
+
+
+@in_several_orders
 async def test_nothing_is_committed_between_two_boundaries() -> None:
     async def impatient(input: SendInput) -> AsyncIterator[SessionEvent]:
         await asyncio.sleep(1)
@@ -205,14 +228,14 @@ async def test_nothing_is_committed_between_two_boundaries() -> None:
 
 
 class Clumsy:
-    """A message authority that hands out nothing and cannot be released."""
+    """A message authority that has one message for whoever asks, and cannot be released."""
 
     def bind_run(self, identity: RunIdentity) -> "Clumsy":
         self.session_id, self.turn_id, self.run_id = identity.session_id, identity.turn_id, identity.run_id
         return self
 
     def pull(self) -> Sequence[SteeringLease]:
-        return ()
+        return [SteeringLease("lease", "message", [{"kind": "text", "text": "rather this"}])]
 
     def ack(self, lease_ids: Sequence[str]) -> None: ...
     def nack(self, lease_ids: Sequence[str]) -> None: ...
@@ -225,12 +248,12 @@ class Clumsy:
 async def test_a_pause_that_was_refused_is_no_pause_that_failed() -> None:
     """Although something else of the run has failed."""
 
-    async def in_a_step(input: SendInput) -> AsyncIterator[SessionEvent]:
-        await asyncio.sleep(1)
-        assert await input.handoff_boundary(None, 2) == "pause"
-        yield event(input, "step_start")
+    async def steered(input: SendInput) -> AsyncIterator[SessionEvent]:
+        async for said in stands(input):
+            yield said
+        assert input.pull_steering()
 
-    bench = Bench(in_a_step, message_authority=Clumsy())
+    bench = Bench(steered, message_authority=Clumsy())
     reading, request = await bench.asked()
     assert await request.ready
     assert request.commit()
@@ -270,6 +293,35 @@ async def test_a_question_that_comes_as_the_pause_is_written_is_refused() -> Non
     await asking[0]
     assert refused == ["run_closed"]
     assert bench.of("interaction/requested") == []
+    await bench.kernel.aclose()
+    assert check_legal(bench.journals.events(SESSION)) == "healthy"
+
+
+@in_several_orders
+async def test_nothing_is_recorded_of_a_run_as_its_pause_is_written() -> None:
+    refused: list[str] = []
+
+    async def talkative(input: SendInput) -> AsyncIterator[SessionEvent]:
+        async def records() -> None:
+            opened = bench.kernel.opened(SESSION)
+            assert opened is not None
+            while "t1" not in opened.journal.state.continuations.pausing:
+                await asyncio.sleep(0)
+            try:
+                await bench.context.record_run_composition("r1", attrs.evolve(MADE, composer_revision="2"))
+            except InvalidEvent as error:
+                refused.append(str(error))
+
+        async for said in stands(input):
+            yield said
+        recording.append(asyncio.ensure_future(records()))
+
+    recording: list[asyncio.Future[None]] = []
+    bench = Bench(talkative)
+    await bench.handed_over()
+    await recording[0]
+    assert len(refused) == 1
+    assert len(bench.of("run/composition")) == 1
     await bench.kernel.aclose()
     assert check_legal(bench.journals.events(SESSION)) == "healthy"
 
@@ -318,6 +370,15 @@ def test_what_nobody_can_tell_is_no_permission(interactions: Interactions, found
 
 
 # ---------------------------------------------------------------- compositions
+
+
+def test_the_first_composition_that_is_on_record_stands() -> None:
+    story = Story().start("go").step().says("a").end_step()
+    story.add("run/composition", {"run_id": "r1", "composition": MADE.to_json()})
+    first = story.state.runs.live["r1"]
+    held = (first.composition, first.composition_seq)
+    story.add("run/composition", {"run_id": "r1", "composition": {**MADE.to_json(), "composer_revision": "2"}})
+    assert (first.composition, first.composition_seq) == held
 
 
 class Unready(Bench):
