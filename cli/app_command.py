@@ -33,8 +33,8 @@ def _app(context: typer.Context) -> int:
 def show(context: typer.Context, name: AppName = None, as_json: Json = False, root: Root = None) -> int:
     """Say which app is configured, by whom, and what it has.
 
-    Its backends, its tools, and what each permission mode does with them. The app's module is imported, which runs its
-    code; no session is touched.
+    Its backends, which of them can hand a turn over as far as they tell, its tools, and what each permission mode does
+    with them. The app's module is imported, which runs its code; no session is touched.
 
     Exit code: 0 shown, 2 no app, or one that cannot be loaded.
     """

@@ -124,6 +124,9 @@ def _recovered(recovered: Doc) -> str:
         parts.append(f"{count(recovered['appended'], 'event')} appended")
     if recovered["reconciled"]:
         parts.append(f"the outcome of {count(recovered['reconciled'], 'call')} found out")
+    if recovered["interrupted"] is not None:
+        execution, plan = line(recovered["interrupted"], 128), line(recovered["interrupted_plan"] or "-", 128)
+        parts.append(f"execution {execution} of plan {plan} interrupted")
     return ", ".join(parts) or "nothing was left open"
 
 

@@ -12,6 +12,7 @@ LOCKED: Final = 3
 REFUSED: Final = 4
 LIMITED: Final = 5
 INTERRUPTED: Final = 130
+TERMINATED: Final = 143
 
 #: `inspect` and `verify`: what is wrong with the bytes as they stand.
 OF_VERDICT: Final[dict[Verdict, int]] = {

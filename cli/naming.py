@@ -51,6 +51,11 @@ def call(typed: str, unknown: Sequence[Doc], turns: Sequence[Doc]) -> str:
 def _whole(option: str, typed: str, ids: Sequence[str]) -> str:
     """What was typed where nothing fits: somebody else knows why there is none."""
     fitting = _fitting(typed, ids)
+    beginning = typed.removesuffix("…")
+    if not fitting and beginning and (longer := [each for each in ids if each.startswith(beginning)]):
+        raise Unclear(
+            f"`{option} {typed}` is too short: of an id at least {LEAST} characters are given, as of {longer[0]}"
+        )
     if len(fitting) > 1:
         there = ", ".join(fitting[:_NAMED]) + (f" and {len(fitting) - _NAMED} more" if len(fitting) > _NAMED else "")
         raise Unclear(f"`{option} {typed}` fits several: {there}; give more of the one that is meant")

@@ -52,8 +52,8 @@ _WORK: Final = {"pending_handoff": "pending handoff", "active_plan": "active pla
 _OF_HANDOFF: Final = {
     "pending": "resume it, or settle it",
     "claimed": "resume it, or settle it",
-    "continued": "its successor has begun",
-    "abandoned": "it was given up",
+    "continued": "nothing more; see its successor",
+    "abandoned": "nothing more; it was given up",
 }
 
 #: The first of these that was found decides what can be done; the remedies of the others are of no use yet.
@@ -390,7 +390,7 @@ _SECTIONS: Final[tuple[_Section, ...]] = (
     ),
     ("handoffs", "handoffs", ["handoff", "state", "run", "successor", "steps left", "what to do"], _one(_handoff), {4}),
     (
-        "turns of several runs",
+        "turns that were handed over",
         "executions",
         ["turn", "began as", "runs", "newest run", "status", "waits for handoff"],
         _one(_execution),
@@ -498,6 +498,7 @@ def application(doc: Doc, paint: Painter) -> Lines:
         ["app", line(doc.get("app"))],
         ["named by", line(doc.get("named_by"))],
         ["backends", ", ".join(named)],
+        ["can hand over", _handing(doc)],
         ["model", line(doc.get("model") or "-", _CELL)],
         ["permission mode", line(doc.get("permission_mode"), 20)],
         ["safety inspector", "yes" if doc.get("safety_inspector") else "-"],
@@ -522,6 +523,14 @@ def application(doc: Doc, paint: Painter) -> Lines:
     ]
     head = ["tool", "recovery", "parallel", *(f"in {mode}" for mode in modes)]
     return [*out, "", paint("tools", "bold"), *table(body, paint, head=head, styles=style)]
+
+
+def _handing(doc: Doc) -> str:
+    """The backends whose runs can be handed over, and those that do not tell before one is built."""
+    told = _object(doc.get("handoff"))
+    can = [line(name, 60) for name, said in told.items() if said is True]
+    silent = [f"{line(name, 60)} does not tell" for name, said in told.items() if said is None]
+    return ", ".join(can + silent) or "-"
 
 
 # ---------------------------------------------------------------- events

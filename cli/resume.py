@@ -1,4 +1,4 @@
-"""Goes on with a session that was cut off: recovers it, plans, runs what was planned, settles. Gives documents."""
+"""Goes on with what was cut off or handed over: recovers it, plans, runs what was planned, settles. Gives documents."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import attrs
 
@@ -23,6 +23,7 @@ from ..runtime.app import App, load_app
 from ..runtime.app.naming import find_app
 from ..runtime.continuation.safety import SafetyObservation, look
 from ..runtime.errors import ContinuationRevalidationError, RuntimeFailure
+from ..runtime.permissions import stance
 from ..runtime.sessions import SessionManager
 from . import exits, naming, onward
 from .documents import Answer, Doc, place_of_config
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 #: Who stops a turn, as its end will say: a person at the keyboard, and the command that finds nobody to answer.
 _PERSON: Final = "user"
 _NOBODY: Final = "nobody_to_answer"
+#: What stops the command, and with what exit code it then ends.
+_SIGNALS: Final = {signal.SIGINT: exits.INTERRUPTED, signal.SIGTERM: exits.TERMINATED}
+#: The mode in which no call asks.
+_ASKS_NOTHING: Final = "bypass"
 #: The remark of a plan that goes on from a run that has completed.
 _COMPLETED: Final = "source_completed"
 
@@ -61,18 +66,30 @@ class Place:
         return SessionManager(self.root, app=app or _nothing_to_run(self.path), places=places)
 
 
-def cancelled_by_interrupt() -> None:
-    """From now on Ctrl-C cancels this task. Another ends the process as it stands: the journal survives that."""
+@attrs.define
+class Interrupt:
+    """How the command ends where a signal has stopped it: its exit code."""
+
+    code: int = exits.INTERRUPTED
+
+
+def cancelled_by_signal(told: Interrupt) -> None:
+    """From now on Ctrl-C and SIGTERM cancel this task, which ``told`` is told of. Another signal ends the process as it
+    stands: the journal survives that.
+    """
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
 
-    def cancel() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    def cancel(code: int) -> None:
+        told.code = code
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
         task.cancel()
 
     # Where no signal reaches this thread there is none to take.
     with suppress(RuntimeError, NotImplementedError):
-        loop.add_signal_handler(signal.SIGINT, cancel)
+        for number, code in _SIGNALS.items():
+            loop.add_signal_handler(number, cancel, code)
 
 
 def place_of(target: str, root: str | None) -> Place:
@@ -155,9 +172,12 @@ def meant_by(place: Place, typed: str | None) -> Meant:
     run_id = None if typed is None else naming.run(typed, session.runs(), turns)
     waits = onward.waiting(handoffs, turns)
     handoff = onward.cut_off(handoffs, turns) if waits is None else waits
-    if handoff is None or run_id not in (None, handoff["run_id"], handoff["successor_run_id"]):
+    if handoff is None:
         return Meant(run_id, None, waits)
-    return Meant(handoff["run_id"], handoff, waits)
+    chain = next(turn["run_ids"] for turn in turns if turn["turn_id"] == handoff["turn_id"])
+    if run_id is None or run_id in (*chain, handoff["successor_run_id"]):
+        return Meant(handoff["run_id"], handoff, waits)
+    return Meant(run_id, None, waits)
 
 
 async def planned(
@@ -168,12 +188,13 @@ async def planned(
     rerun: Iterable[Recovery],
     mode: str | None,
     dry: bool,
-    named: bool,
+    app: App | None,
 ) -> "tuple[ContinuationPlan, Answer]":
     """The plan for the session, which is recovered before unless ``dry``; and the answer, if nothing is run.
 
-    ``mode`` is the permission mode that the session is given behind the recovery. ``named``: is there an app? Raises
-    JournalLocked for a session that somebody has open, and other JournalErrors for what cannot be read or written.
+    ``mode`` is the permission mode that the session is given behind the recovery; ``app`` the one that was named.
+    Raises JournalLocked for a session that somebody has open, and other JournalErrors for what cannot be read or
+    written.
     """
     recovered = None
     if dry:
@@ -199,7 +220,7 @@ async def planned(
         "continuation": said["continuation"],
         "turn": None,
     }
-    if not named:
+    if app is None:
         # Those that were not called are not looked for.
         doc["diagnostics"] = [row for row in doc["diagnostics"] if row["code"] != "tools_missing"]
         # Where it goes on for real, whoever runs it says that there is no app.
@@ -216,9 +237,37 @@ async def planned(
         )
         others = [row for row in doc["diagnostics"] if row["code"] != "handoff_pending"]
         doc["diagnostics"] = [*others, {"code": "handoff_pending", "message": message}]
+    if meant.handoff is not None and plan.continuation is not None:
+        doc["diagnostics"] += _nobody(app, plan.continuation, quote(place.session_id))
     if meant.run_id is not None and plan.rejection_reasons == ("source_run_unreadable",):
+        rule = f" Of its id a beginning is enough, of {naming.LEAST} characters at least."
+        doc["diagnostics"] = [{**row, "message": row["message"] + rule} for row in doc["diagnostics"]]
         return plan, Answer(doc, exits.USAGE)
     return plan, Answer(doc, exits.OF_PLAN[plan.disposition])
+
+
+def _nobody(app: App | None, successor: "Continuation", session: str) -> list[Doc]:
+    """Told of a successor whose tools may ask: it has the mode of the run that was paused, and nobody answers here."""
+    mode = str(successor.configuration["permission_mode"])
+    asking = None if app is None else _asking(app, successor.configuration["backend"], mode)
+    if mode == _ASKS_NOTHING or asking == []:
+        return []
+    named = f" (`{asking[0]}` is one)" if asking else ""
+    message = (
+        f"The successor has the permission mode `{mode}` of the run that was paused, and nobody can answer here: if it "
+        f"calls a tool that asks{named}, its turn is stopped. Let it go on in a program that answers; or go on from "
+        f"the turn that was stopped with `maka session resume {session} --permission-mode MODE`."
+    )
+    return [{"code": _NOBODY, "message": message}]
+
+
+def _asking(app: App, backend: str, mode: str) -> list[str] | None:
+    """The tools of the backend whose calls may ask; None where its factory does not tell which it has."""
+    factory: Any = app.backends.get(backend)
+    if not hasattr(factory, "tools"):
+        return None
+    tools = app.tools if factory.tools is None else factory.tools
+    return [tool.name for tool in tools if stance(mode, tool) != "runs"]
 
 
 #: Where it matters that nobody has named an app: a disposition or a reason → what nobody has looked at.
@@ -246,7 +295,15 @@ async def _recovered(manager: SessionManager, place: Place) -> JsonObject:
         found = await manager.recover(place.session_id)
     if found.error is not None:
         raise found.error
-    return {"state": found.state, "appended": found.appended, "reconciled": found.reconciled}
+    said: JsonObject = {"state": found.state, "appended": found.appended, "reconciled": found.reconciled}
+    return {**said, "interrupted": found.interrupted, "interrupted_plan": _plan_of(place, found.interrupted)}
+
+
+def _plan_of(place: Place, execution_id: str | None) -> str | None:
+    """The plan whose execution that is."""
+    plans = [] if execution_id is None else place.survey().plans()
+    executed = (plan for plan in plans if (plan["execution"] or {}).get("execution_id") == execution_id)
+    return next((plan["proposal_id"] for plan in executed), None)
 
 
 def boundary_of(place: Place, continuation: "Continuation") -> Doc:
@@ -290,12 +347,14 @@ async def run(
     live: "Live | None",
     *,
     words: Words,
+    told: Interrupt,
     handoff: onward.Doc | None = None,
 ) -> Answer:
     """Carries out what was planned, and gives the whole answer. A turn that asks a person is stopped: none can answer.
 
     ``live`` is told what happens; ``words`` are for commands; ``handoff`` is the one that the plan is for. When this is
-    cancelled the turn is stopped, and the answer says how it has ended. Raises what keeps the run from starting.
+    cancelled the turn is stopped, and the answer says how it has ended, with the exit code of ``told``. Raises what
+    keeps the run from starting.
     """
     stream = manager.resume_safe_boundary_continuation(continuation)
     refusal: str | None = None
@@ -316,7 +375,7 @@ async def run(
                     doc["diagnostics"].append({"code": "answer_needed", "message": refusal})
                     await manager.stop(continuation.session_id, source=_NOBODY)
         except asyncio.CancelledError:
-            code = exits.INTERRUPTED
+            code = told.code
             await manager.stop(continuation.session_id, source=_PERSON)
             async for _ in stream:
                 pass
@@ -351,23 +410,23 @@ def _turn(stream: "TurnStream") -> JsonObject | None:
 
 def _permission(data: JsonObject, mode: object, command: str) -> str:
     return (
-        f"`{data['name']}` waits for a permission ({data['reason']}), and nobody can answer here; give the session a "
-        f"permission mode in which it runs, which `{mode}` is not (`maka app show` tells what asks in which) by "
-        f"`{command} --permission-mode MODE`, or continue it in a program that answers"
+        f"`{data['name']}` waits for a permission ({data['reason']}), and nobody can answer here. The turn has ended; "
+        f"go on from it in a permission mode in which that runs, which `{mode}` is not (`maka app show` tells what "
+        f"asks in which), with `{command} --permission-mode MODE`, or in a program that answers"
     )
 
 
 def _question(data: JsonObject, mode: object, command: str) -> str:
     return (
-        f"it asks a person ({data['questions'][0]['question']}), and nobody can answer here; continue it in a program "
-        "that answers, or send it the answer as a message"
+        f"it asks a person ({data['questions'][0]['question']}), and nobody can answer here. The turn has ended; "
+        "go on from it in a program that answers, or send the answer as a message"
     )
 
 
 def _boundary(data: JsonObject, mode: object, command: str) -> str:
     return (
-        f"it asks to leave its sandbox ({data['justification']}), and nobody can answer here; continue it in a program "
-        "that answers"
+        f"it asks to leave its sandbox ({data['justification']}), and nobody can answer here. The turn has ended; "
+        "go on from it in a program that answers"
     )
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ..journal.events import Recovery
     from .documents import Answer
+    from .resume import Interrupt
 
 
 class _Session(Group):
@@ -30,7 +31,7 @@ session = typer.Typer(cls=_Session, rich_markup_mode=None)
 
 @session.callback(invoke_without_command=True)
 def _session(context: typer.Context) -> int:
-    """Go on with sessions that were cut off."""
+    """Go on with sessions that were cut off, or whose turn was handed over."""
     from .tree import help_of
 
     return help_of(context)
@@ -45,7 +46,8 @@ def resume(
         typer.Option(
             "--run",
             metavar="ID",
-            help="The run to go on from, or the beginning of its id; the latest that was cut off if not given.",
+            help="The run to go on from, or the beginning of its id, of 4 characters at least; the latest that was cut "
+            "off or handed over if not given.",
         ),
     ] = None,
     again: Annotated[
@@ -77,23 +79,24 @@ def resume(
     as_json: Json = False,
     root: Root = None,
 ) -> int:
-    """Recover a session, and go on with the run that was cut off.
+    """Recover a session, and go on with the run that was cut off, or with the turn that was handed over.
 
     What was left open is closed. Then a plan says whether the run can go on: where it cannot, why, and what to do.
     Else a new run goes on from the last safe point of the old one, without sending a message again, and is shown while
-    it works. Ctrl-C stops it; a second one does not wait for that. A turn that was handed over is finished by its
-    successor.
+    it works. A turn that was handed over is finished by its successor in the same way. Ctrl-C and SIGTERM stop it; a
+    second one does not wait for that.
 
     Exit code: 0 done, or the plan says that it goes on, 1 parked, or the turn failed, was stopped or was handed over,
     or --again is missing, 5 the turn met a limit, 2 no such session or run, no app (what was left open is closed even
     so), or an error while writing, 3 locked by a live writer, 4 damaged, unsupported or unreadable, 130 stopped by
-    Ctrl-C.
+    Ctrl-C, 143 by SIGTERM.
     """
     import asyncio
     import contextlib
     import sys
 
     from . import continuation, documents
+    from . import resume as work
 
     console: Console = context.obj
     kinds = _kinds(context, rerun)
@@ -101,12 +104,14 @@ def resume(
     _check_id(context, "--run", run)
     if again and run is None:
         raise WrongUsage("--again is for a run that has completed; name it by --run ID", ctx=context)
+    told = work.Interrupt()
     # What an app, its backends and its tools print is no part of the answer.
     with contextlib.redirect_stdout(sys.stderr), console.logged("maka.runtime"):
         try:
             answer = asyncio.run(
                 _resume(
                     context,
+                    told,
                     target,
                     root,
                     app,
@@ -119,11 +124,12 @@ def resume(
                 )
             )
         except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
+            return told.code
     if as_json:
         return give(console, answer, None)
-    then = {}
-    if answer.refusal is None and answer.doc["turn"] is not None:
+    then, turn = {}, answer.doc["turn"]
+    # What a refusal says of a turn that was stopped, or waits again, is what comes next.
+    if turn is not None and (answer.refusal is None or turn["status"] == "failed"):
         then = {"next": documents.next_steps(target, root, app)}
     refused = answer.refusal is not None
     return give(console, answer, lambda doc, paint: continuation.end({**doc, **then}, paint, refused=refused))
@@ -131,6 +137,7 @@ def resume(
 
 async def _resume(
     context: typer.Context,
+    told: "Interrupt",
     target: str,
     root: str | None,
     name: str | None,
@@ -147,7 +154,7 @@ async def _resume(
     from .live import Live
 
     console: Console = context.obj
-    work.cancelled_by_interrupt()
+    work.cancelled_by_signal(told)
     place, app = work.place_of(target, root), work.app_of(name, root)
     if app is None and mode is not None:
         work.refuse_without_app(root)
@@ -157,9 +164,7 @@ async def _resume(
             meant = work.meant_by(place, run)
             if meant.handoff is not None and meant.waits is not None:
                 _check_handoff(context, {"--again": again, "--rerun": rerun, "--permission-mode": mode})
-            plan, answer = await work.planned(
-                manager, place, meant, rerun=rerun, mode=mode, dry=dry, named=app is not None
-            )
+            plan, answer = await work.planned(manager, place, meant, rerun=rerun, mode=mode, dry=dry, app=app)
             going = plan.continuation
             boundary = None if going is None or as_json else work.boundary_of(place, going)
         if not as_json:
@@ -172,7 +177,7 @@ async def _resume(
             work.refuse_without_app(root)
         live = None if as_json else Live(console)
         try:
-            return await work.run(manager, going, answer.doc, live, words=words, handoff=meant.handoff)
+            return await work.run(manager, going, answer.doc, live, words=words, handoff=meant.handoff, told=told)
         finally:
             if live is not None:
                 live.close()

@@ -15,7 +15,8 @@ from support.command import process
 Run = Callable[..., Any]
 
 SHOWN = {
-    "app", "named_by", "backends", "default_backend", "model", "permission_mode", "safety_inspector", "tools",
+    "app", "named_by", "backends", "handoff", "default_backend", "model", "permission_mode", "safety_inspector",
+    "tools",
 }  # fmt: skip
 
 
@@ -47,6 +48,7 @@ def test_the_document(show: Run) -> None:
         "app": "fake:app",
         "named_by": "--app",
         "backends": ["main", "other"],
+        "handoff": {"main": None, "other": None},
         "default_backend": "main",
         "model": "some-model",
         "permission_mode": "ask",
@@ -78,6 +80,18 @@ def test_the_text(show: Run) -> None:
     assert rows["model"] == ["some-model"]
     assert rows["command"] == ["never", "-", "asks", "asks", "runs"]
     assert rows["write_file"] == ["reconcile", "-", "asks", "asks", "if", "it", "leaves", "runs"]
+
+
+def test_which_backends_can_hand_over_as_far_as_they_tell(show: Run, tmp_path: Path) -> None:
+    more = (
+        "from maka.runtime import ScriptedModel, loop_backend\n"
+        "def loop(handoff):\n    return loop_backend(ScriptedModel([]), handoff=handoff)\n"
+        'app = App(backends={"a": loop(True), "b": loop(False), "c": build}, default_backend="a")\n'
+    )
+    (tmp_path / "elsewhere" / "fake.py").write_text(WHOLE + more)
+    assert show("--app", "fake:app", "--json").json["handoff"] == {"a": True, "b": False, "c": None}
+    ran = show("--app", "fake:app")
+    assert " ".join(ran.out.split("can hand over")[1].splitlines()[0].split()) == "a, c does not tell"
 
 
 def test_who_named_it(show: Run, config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

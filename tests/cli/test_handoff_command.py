@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from shlex import split
 from typing import Any
 
 import pytest
@@ -81,7 +82,9 @@ def test_the_document_is_that_of_any_resume(resume: Run, orders: Orders) -> None
     assert (ran.json["continuation"]["purpose"], ran.json["continuation"]["max_steps"]) == ("handoff", 8)
     assert ran.json["turn"]["turn_id"] == pause["turn_id"]
     assert (ran.json["turn"]["run_id"], ran.json["turn"]["status"]) == (pause["successor_run_id"], "completed")
-    assert ran.json["recovered"] == {"state": "unchanged", "appended": 0, "reconciled": 0}
+    assert ran.json["recovered"] == {
+        "state": "unchanged", "appended": 0, "reconciled": 0, "interrupted": None, "interrupted_plan": None,
+    }  # fmt: skip
 
 
 def test_a_plan_says_what_would_happen_and_writes_nothing(resume: Run, orders: Orders) -> None:
@@ -164,7 +167,7 @@ async def _second_turn(orders: Orders) -> None:
 
 def test_another_agent_is_refused_and_the_turn_then_goes_on_as_one_that_failed(resume: Run, orders: Orders) -> None:
     pause = orders.hand_over()
-    ran = resume("--app", "agent:changed", "--json")
+    ran = resume("--app", "agent:hidden", "--json")
     assert ran.code == 1
     assert (ran.json["turn"]["status"], ran.json["turn"]["run_id"]) == ("failed", pause["successor_run_id"])
     assert codes(ran.json)[-1] == "composition_changed"
@@ -175,6 +178,38 @@ def test_another_agent_is_refused_and_the_turn_then_goes_on_as_one_that_failed(r
     assert (ran.code, ran.json["source_run_id"]) == (0, pause["successor_run_id"])
     assert [turn["status"] for turn in maka.inspect(orders.journal).turns()] == ["failed", "completed"]
     assert orders.orders() == ["40 chairs"]
+
+
+def test_what_comes_behind_a_successor_that_was_refused_is_told(resume: Run, orders: Orders) -> None:
+    orders.hand_over()
+    ran = resume("--app", "agent:hidden")
+    assert (ran.code, "prompt changed" in ran.err) == (1, True)
+    assert rows(ran.out)[-2:] == [
+        "turn 1 failed; this goes on from there", "→ `maka session resume s --app agent:hidden`",
+    ]  # fmt: skip
+    assert resume("--app", "agent:app").code == 0
+
+
+def test_that_nobody_can_answer_is_told_before_the_successor_begins(
+    resume: Run, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECOVERY", "read_only")
+    orders.kill_at("handed over", app="armed", mode="ask", PACE="0.2")
+    for words in ((), ("--app", "agent:armed")):
+        ran = resume("--plan", "--json", *words)
+        assert (ran.code, codes(ran.json)[-1]) == (0, "nobody_to_answer")
+    assert "`command` is one" in ran.json["diagnostics"][-1]["message"]
+    ran = resume("--plan", "--app", "agent:armed")
+    assert "`maka session resume s --app agent:armed --permission-mode MODE`" in ran.out
+    assert "nobody_to_answer" in resume("--app", "agent:armed").out
+    assert turn_of(orders)["status"] == "completed"
+
+
+def test_where_nothing_asks_nobody_has_to_answer(resume: Run, orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECOVERY", "read_only")
+    orders.kill_at("handed over", app="handed", mode="ask", PACE="0.2")
+    assert codes(resume("--plan", "--json", *APP).json) == []
+    assert codes(resume("--plan", "--json").json) == ["app_missing", "nobody_to_answer"]
 
 
 def test_a_session_that_was_set_up_differently_keeps_its_handoff(maka_: Run, resume: Run, orders: Orders) -> None:
@@ -208,7 +243,7 @@ def test_a_turn_that_is_handed_over_again_is_pending(orders: Orders, monkeypatch
         place = work.place_of("s", str(orders.root))
         async with place.manager(agent.handed) as manager:
             meant = work.meant_by(place, None)
-            plan, answer = await work.planned(manager, place, meant, rerun=(), mode=None, dry=False, named=True)
+            plan, answer = await work.planned(manager, place, meant, rerun=(), mode=None, dry=False, app=agent.handed)
             assert plan.continuation is not None
             stream = manager.resume_safe_boundary_continuation
 
@@ -226,12 +261,17 @@ def test_a_turn_that_is_handed_over_again_is_pending(orders: Orders, monkeypatch
             handed: list[Any] = []
             monkeypatch.setattr(manager, "resume_safe_boundary_continuation", handing)
             words = onward.Words("s", lambda: "")
-            answer = await work.run(manager, plan.continuation, answer.doc, None, words=words, handoff=meant.handoff)
+            answer = await work.run(
+                manager, plan.continuation, answer.doc, None, words=words, handoff=meant.handoff, told=work.Interrupt()
+            )
             await handed[0]
             return answer
 
     answer = asyncio.run(main())
     assert answer.code == exits.PENDING
+    for named in (first["run_id"], first["successor_run_id"]):
+        meant = work.meant_by(work.place_of("s", str(orders.root)), named)
+        assert meant.run_id == first["successor_run_id"], "whichever of its runs is named, the turn's newest goes on"
     assert answer.doc["turn"] == {
         "turn_id": first["turn_id"], "run_id": first["successor_run_id"], "status": "paused", "reason": None,
     }  # fmt: skip
@@ -285,6 +325,21 @@ def test_a_successor_that_may_have_asked_the_model_is_settled_by_its_claim(
     assert [row for row in told if row.startswith("→ `")] == [f"→ `maka session settle s --claim {pause['claim_id']}`"]
     assert maka_("session", "settle", "s", "--claim", pause["claim_id"]).code == 0
     assert turn_of(orders)["status"] == "failed"
+
+
+def test_after_a_kill_in_a_tool_of_the_successor_what_has_to_be_settled_comes_first(maka_: Run, tmp_path: Path) -> None:
+    story = paused().go_on("r1", "handoff").step(2).says(calls=["c9"])
+    story.call("c9")
+    path = story.write(tmp_path)
+
+    def commands() -> list[str]:
+        return [step["command"] for step in maka_("journal", "inspect", path, "--json").json["next"]]
+
+    happened, not_so = commands()
+    assert happened == f"maka session settle {path} --call c9 --ok"
+    assert not_so == f"maka session settle {path} --call c9 --error 'it did not happen'"
+    assert maka_(*split(not_so)[1:]).code == 0
+    assert commands() == [f"maka session resume {path} --app MODULE:OBJECT"]
 
 
 # ---------------------------------------------------------------- settle
@@ -411,6 +466,19 @@ def test_a_listing_marks_work_that_waits(maka_: Run, tmp_path: Path) -> None:
     [row] = maka_("journal", "list", "--json").json["sessions"]
     assert (row["pending_handoff"], row["active_plan"]) == (False, True)
     assert rows(maka_("journal", "list").out)[1].endswith(" active plan")
+
+
+def test_what_a_recovery_made_of_a_plan_is_said(maka_: Run, tmp_path: Path) -> None:
+    story = Story()
+    story.start().step().says().end_step().end("failed")
+    story.add("plan/proposed", {"proposal_id": "p", "revision": 1, "turn_id": "t1", "title": "it", "steps": []})
+    story.add("plan/approved", {"proposal_id": "p", "revision": 1, "execution_id": "e"})
+    path = story.write(tmp_path)
+    raw = path.read_bytes()
+    ran = maka_("session", "resume", path, "--json")
+    assert (ran.json["recovered"]["interrupted"], ran.json["recovered"]["interrupted_plan"]) == ("e", "p")
+    path.write_bytes(raw)
+    assert "recovered 1 event appended, execution e of plan p interrupted" in rows(maka_("session", "resume", path).out)
 
 
 def test_a_turn_that_was_asked_to_stop_waits_for_nobody(maka_: Run, tmp_path: Path) -> None:

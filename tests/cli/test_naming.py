@@ -20,7 +20,7 @@ UNKNOWN: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("r1", "r1"), ("7e0a11", "7e0a11"), ("7e0a1", "7e0a11"), ("7e0a1…", "7e0a11"), ("7e0", "7e0"), ("zzzz", "zzzz")],
+    [("r1", "r1"), ("7e0a11", "7e0a11"), ("7e0a1", "7e0a11"), ("7e0a1…", "7e0a11"), ("25", "25"), ("zzzz", "zzzz")],
 )
 def test_a_run_is_meant_by_its_id_or_a_beginning_of_four(typed: str, meant: str) -> None:
     assert naming.run(typed, RUNS, TURNS) == meant
@@ -33,6 +33,12 @@ def test_what_fits_several_is_unclear() -> None:
     with pytest.raises(naming.Unclear, match=r"claim-a, .*, claim-j and 2 more;"):
         naming.claim("claim", claims)
     assert naming.claim("claim-b", claims) == "claim-b"
+
+
+@pytest.mark.parametrize("typed", ["7", "7e0", "7e0…"])
+def test_a_beginning_that_is_too_short_is_said_to_be(typed: str) -> None:
+    with pytest.raises(naming.Unclear, match=f"`--run {typed}` is too short: .* at least 4 characters .* of 7e0a11"):
+        naming.run(typed, RUNS, TURNS)
 
 
 def test_a_handoff_is_meant_by_its_id_or_a_beginning() -> None:

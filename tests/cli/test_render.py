@@ -183,8 +183,8 @@ def test_a_handoff_is_shown_with_what_to_do() -> None:
         "handoff state run successor steps left what to do",
         "h1 pending r1 r2 5 resume it, or settle it",
         "h1 claimed r1 r2 5 resume it, or settle it",
-        "h1 continued r1 r2 5 its successor has begun",
-        "h1 abandoned r1 r2 5 it was given up",
+        "h1 continued r1 r2 5 nothing more; see its successor",
+        "h1 abandoned r1 r2 5 nothing more; it was given up",
         "h1 later r1 r2 any -",
     ]
 
@@ -192,7 +192,7 @@ def test_a_handoff_is_shown_with_what_to_do() -> None:
 def test_a_turn_of_several_runs_is_shown_with_its_chain() -> None:
     long = {**EXECUTION, "root": None, "chain": [f"r{i}" for i in range(1, 41)], "pending_handoff": None}
     doc = {**INSPECTION, "executions": [EXECUTION, long, {"chain": 5}]}
-    assert rows_of(doc, "turns of several runs") == [
+    assert rows_of(doc, "turns that were handed over") == [
         "turn began as runs newest run status waits for handoff",
         "t1 goal r1 → r2 → r3 r3 paused h2",
         "t1 - r1 → … 36 more … → r38 → r39 → r40 r3 paused -",

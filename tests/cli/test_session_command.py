@@ -93,7 +93,9 @@ def test_a_call_that_was_cut_off_parks_until_a_person_has_stated_what_came_of_it
     assert (ran.code, ran.json["disposition"], ran.json["rejection_reasons"]) == (0, "continue", [])
     assert ran.json["turn"]["status"] == "completed"
     assert ran.json["turn"]["run_id"] == ran.json["continuation"]["run_id"]
-    assert ran.json["recovered"] == {"state": "unchanged", "appended": 0, "reconciled": 0}
+    assert ran.json["recovered"] == {
+        "state": "unchanged", "appended": 0, "reconciled": 0, "interrupted": None, "interrupted_plan": None,
+    }  # fmt: skip
     assert orders.orders() == ["40 chairs"]
     told = orders.requests()[-1]
     assert users(told) == 1
@@ -169,7 +171,7 @@ def test_the_document_is_all_that_is_on_standard_output(resume: Run, orders: Ord
     assert (ran.code, set(ran.json)) == (0, RESUMED)
     assert ran.err == "the model was asked\n" * 2
     assert set(ran.json["turn"]) == {"turn_id", "run_id", "status", "reason"}
-    assert set(ran.json["recovered"]) == {"state", "appended", "reconciled"}
+    assert set(ran.json["recovered"]) == {"state", "appended", "reconciled", "interrupted", "interrupted_plan"}
     assert (ran.json["session_id"], ran.json["path"]) == ("s", str(orders.journal))
     [source] = [run for run in maka.inspect(orders.journal).runs() if run["run_id"] == ran.json["source_run_id"]]
     assert source["status"] == "failed"
@@ -299,7 +301,9 @@ def test_without_an_app_a_plan_parks_but_nothing_runs(resume: Run, orders: Order
 def test_that_no_app_is_named_is_said_where_it_matters(resume: Run, orders: Orders) -> None:
     orders.kill_at("text")
     assert codes(resume("--plan", "--json").json) == ["app_missing"], "and not which tools are gone"
-    assert codes(resume("--plan", "--run", "r9", "--json").json) == ["source_run_unreadable"]
+    [unknown] = resume("--plan", "--run", "r9", "--json").json["diagnostics"]
+    assert unknown["code"] == "source_run_unreadable"
+    assert unknown["message"].endswith(" Of its id a beginning is enough, of 4 characters at least.")
     assert resume(*APP).code == 0
     assert codes(resume("--plan", "--json").json) == ["continuation_already_exists"]
 
@@ -469,7 +473,8 @@ def test_what_changes_between_plan_and_claim_ends_it_unclaimed(
     assert "continuation/claim" not in orders.types()
 
 
-def test_ctrl_c_stops_the_turn(orders: Orders) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_sigterm_stop_the_turn(orders: Orders, number: signal.Signals, code: int) -> None:
     orders.kill_at("text")
     env = {**os.environ, "HOLD": "text", "MAKA_HOME": str(orders.root)}
     command = [*COMMAND, "session", "resume", "s", *APP, "--json"]
@@ -479,9 +484,9 @@ def test_ctrl_c_stops_the_turn(orders: Orders) -> None:
         assert child.stderr is not None
         while child.stderr.readline() != "text\n":
             assert child.poll() is None
-        child.send_signal(signal.SIGINT)
+        child.send_signal(number)
         out, err = child.communicate(timeout=60)
-    assert (child.returncode, err) == (130, "")
+    assert (child.returncode, err) == (code, "")
     said = json.loads(out)["turn"]
     assert (said["status"], said["reason"]["source"]) == ("aborted", "user")
     [_, turn] = maka.inspect(orders.journal).turns()

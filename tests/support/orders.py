@@ -24,7 +24,7 @@ import json
 import os
 from pathlib import Path
 
-from maka.runtime import App, Options, SafetyObservation, ToolOutput, loop_backend, scripted_backend
+from maka.runtime import App, Command, Options, SafetyObservation, ToolOutput, loop_backend, scripted_backend
 from maka.runtime.backends.scripted import Boundary, Question
 from maka.runtime.model import Finish, ModelError, TextDelta, ToolCallChunk
 
@@ -102,6 +102,11 @@ def handing(system="You order.", **more):
 handed = handing(safe_boundary_resume_enabled=False)
 changed = handing("You order nothing.")
 unarmed = handing(tools=())
+armed = handing(tools=[Order(), Command()])
+# Nobody can tell what its runs are made of before one is built.
+hidden = App(
+    backends={"loop": lambda context: changed.backends["loop"](context)}, default_backend="loop", tools=[Order()],
+)
 broken = 5
 
 
