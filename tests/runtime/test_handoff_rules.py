@@ -4,6 +4,7 @@ of runs that were handed over more than once, and what becomes of a composition 
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +15,17 @@ from maka.journal.errors import InvalidEvent
 from maka.journal.events import JsonObject
 from maka.journal.views.interactions import Interactions
 from maka.runtime.backends.base import BackendContext, BackendRegistry, SendInput, SteeringLease
+from maka.runtime.backends.scripted import Never, Part, Tool, scripted_backend
 from maka.runtime.composition import RunComposition
 from maka.runtime.continuation.plan import plan
 from maka.runtime.continuation.safety import SafetyObservation
 from maka.runtime.continuation.shapes import Facts
-from maka.runtime.errors import ContinuationRevalidationError, InteractionRefused
+from maka.runtime.errors import (
+    ContinuationRevalidationError,
+    HandoffRefused,
+    InteractionRefused,
+    RuntimeOwnerCleanupError,
+)
 from maka.runtime.handoff.denials import has_explicit_sandbox_boundary_denial
 from maka.runtime.handoff.pause import HandoffPause
 from maka.runtime.handoff.request import HandoffRequest
@@ -31,6 +38,7 @@ from maka.runtime.kernel.stream import TurnStream
 from maka.runtime.lifecycle import Lifecycle
 from maka.runtime.session_events import SessionEvent
 from support.lineages import Story
+from support.managed import go, managing, told
 from support.memory_journals import MemoryJournal, MemoryJournals, check_legal
 from support.seeded_loop import run
 
@@ -324,6 +332,66 @@ async def test_nothing_is_recorded_of_a_run_as_its_pause_is_written() -> None:
     assert len(bench.of("run/composition")) == 1
     await bench.kernel.aclose()
     assert check_legal(bench.journals.events(SESSION)) == "healthy"
+
+
+@in_several_orders
+async def test_a_successor_that_is_cut_off_before_its_start_ends_nothing() -> None:
+    """Its turn goes on waiting, for the same one."""
+    cut: list[str] = ["after_continuation_claim_committed"]
+
+    async def fails(point: str) -> None:
+        if point in cut:
+            cut.remove(point)
+            raise RuntimeError("cut off")
+
+    bench = Bench(failpoint=fails)
+    await bench.handed_over()
+    with pytest.raises(RuntimeOwnerCleanupError, match="cut off"):
+        await read(await bench.successor())
+    assert bench.ends() == []
+    assert (await read(await bench.successor()))[-1].kind == "complete"
+    assert bench.ends() == [("r1'", "completed", None)]
+    assert [len(bench.of(type_)) for type_ in ("continuation/claim", "run/created", "continuation/start")] == [1, 1, 1]
+    await bench.kernel.aclose()
+
+
+# ---------------------------------------------------------------- who hands over
+
+
+def test_what_is_not_waited_for_any_more_is_taken_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with managing(tmp_path, scripted_backend([[Never()]], steps=True, composition=MADE)) as manager:
+            await manager.create(session_id="s")
+            stream = manager.send("s", "go")
+            reading = asyncio.ensure_future(told(stream))
+            await stream.started()
+            for _ in range(2):
+                with pytest.raises(HandoffRefused) as refused:
+                    await manager.hand_over("s", timeout=0.05)
+                assert refused.value.code == "not_reached"
+            await manager.stop("s")
+            await reading
+
+    go(main())
+
+
+def test_a_pause_names_who_asked_for_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        calls: list[Part] = [Tool("a"), Tool("b"), Tool("c")]
+        async with managing(tmp_path, scripted_backend([calls] * 3, steps=True, composition=MADE)) as manager:
+            named = []
+            for session_id, host_epoch in (("s", None), ("t", "me"), ("u", None)):
+                await manager.create(session_id=session_id)
+                stream = manager.send(session_id, "go")
+                reading = asyncio.ensure_future(told(stream))
+                await stream.started()
+                pause = await manager.hand_over(session_id, host_epoch=host_epoch)
+                named.append(pause["host_epoch"])
+                await reading
+            assert named[1] == "me"
+            assert named[0] == named[2] != "me"
+
+    go(main())
 
 
 # ---------------------------------------------------------------- denials
