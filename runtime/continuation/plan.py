@@ -197,6 +197,8 @@ def _reserved(case: Case, handoff: Handoff) -> _Ids:
 
 def _taken(case: Case, ids: _Ids) -> Iterator[str]:
     state = case.state
+    if (admitted := state.admissions.open.get(ids.turn_id)) is not None and case.handoff is not None:
+        yield f"Turn {shown(ids.turn_id)} was admitted with run {shown(admitted.run_id)}, and has no message yet"
     if claim_on(state, case.source) is not None:
         return  # the successor's own claim holds them
     if invocation_taken(case, ids.invocation_id):
