@@ -165,6 +165,19 @@ async def _second_turn(orders: Orders) -> None:
         await manager.hand_over("s")
 
 
+@pytest.mark.parametrize(("app", "reason"), [("changed", "composition_changed"), ("app", "composition_unavailable")])
+def test_what_the_app_tells_beforehand_parks_and_keeps_the_handoff(
+    resume: Run, orders: Orders, app: str, reason: str
+) -> None:
+    pause = orders.hand_over()
+    before = orders.journal.read_bytes()
+    ran = resume("--app", f"agent:{app}", "--json")
+    assert (ran.code, ran.json["rejection_reasons"], ran.json["turn"]) == (1, [reason], None)
+    assert GIVE_UP.format(pause["handoff_id"]) in resume("--app", f"agent:{app}").out
+    assert orders.journal.read_bytes() == before
+    assert resume(*APP).code == 0
+
+
 def test_another_agent_is_refused_and_the_turn_then_goes_on_as_one_that_failed(resume: Run, orders: Orders) -> None:
     pause = orders.hand_over()
     ran = resume("--app", "agent:hidden", "--json")
