@@ -576,6 +576,8 @@ class World:
     async def _hand_over(self, session_id: str) -> None:
         """Asks whatever runs, a few times, and then commits, cancels, signals or forgets."""
         for _ in range(self._random.randint(1, 5)):
+            if self.watch.closing:
+                return
             if self.kernel.running(session_id) is None:
                 begins = self._begins.setdefault(session_id, asyncio.Event())
                 begins.clear()
