@@ -281,7 +281,7 @@ def _wrong(place: Handed, nursery: Nursery, story: Story, own: bool, number: int
         # Nothing of it has ended, whatever was going on.
         assert place.execution["status"] == "paused"
         assert place.handoffs == handoffs
-    if story.steps[0] in ("abandon", "stop"):
+    if story.steps in (("abandon",), ("stop",)):
         # All of it, or none.
         assert place.handoffs[:1] == (stood if waits else ["abandoned"])
         assert not waits or place.raw == began
