@@ -12,11 +12,12 @@ import attrs
 import pytest
 
 from maka.journal.errors import InvalidEvent
-from maka.journal.events import JsonObject
+from maka.journal.events import Draft, JsonObject
 from maka.journal.views.interactions import Interactions
 from maka.runtime.backends.base import BackendContext, BackendRegistry, SendInput, SteeringLease
 from maka.runtime.backends.scripted import Never, Part, Tool, scripted_backend
 from maka.runtime.composition import RunComposition
+from maka.runtime.continuation import drafts
 from maka.runtime.continuation.plan import plan
 from maka.runtime.continuation.safety import SafetyObservation
 from maka.runtime.continuation.shapes import Facts
@@ -40,6 +41,7 @@ from maka.runtime.session_events import SessionEvent
 from support.lineages import Story
 from support.managed import go, managing, told
 from support.memory_journals import MemoryJournal, MemoryJournals, check_legal
+from support.plans import Session
 from support.seeded_loop import run
 
 SESSION = "s1"
@@ -346,7 +348,7 @@ async def test_a_successor_that_is_cut_off_before_its_start_ends_nothing() -> No
 
     bench = Bench(failpoint=fails)
     await bench.handed_over()
-    with pytest.raises(RuntimeOwnerCleanupError, match="cut off"):
+    with pytest.raises(RuntimeOwnerCleanupError, match="cut off before its backend was called"):
         await read(await bench.successor())
     assert bench.ends() == []
     assert (await read(await bench.successor()))[-1].kind == "complete"
@@ -392,6 +394,43 @@ def test_a_pause_names_who_asked_for_it(tmp_path: Path) -> None:
             assert named[0] == named[2] != "me"
 
     go(main())
+
+
+# ---------------------------------------------------------------- what a journal holds
+
+
+def test_a_handoff_is_claimed_in_its_turn() -> None:
+    session = Session()
+    session.start("go").step().says("a").end_step()
+    session.pause()
+    claim = drafts.claim(session.continuation("r1", purpose="handoff"), session.facts, claimed_at=5)
+    with pytest.raises(InvalidEvent, match="turn t1 is not open as number 2"):
+        session.state.check(Draft(claim.type, {**claim.data, "turn": 2}))
+    session.state.check(claim)
+
+
+def test_a_handoff_whose_turn_has_ended_waits_no_more() -> None:
+    """No writer ends it for the paused run; a journal may say so."""
+    story = Story().start("go").step().says("a").end_step()
+    story.pause()
+    assert [row["state"] for row in story.state.handoff_rows()] == ["pending"]
+    story.end("failed")
+    assert [row["state"] for row in story.state.handoff_rows()] == ["abandoned"]
+
+
+def test_the_claim_that_a_handoff_has_reserved_is_no_resumes_also_when_it_is_over() -> None:
+    session = Session()
+    session.start("go").step().says("a").end_step()
+    session.pause()
+    reserved = session.continuation("r1", purpose="handoff").claim_id
+    session.end("failed")
+    session.start("again").end("interrupted")
+    claim = drafts.claim(session.continuation("r2"), session.facts, claimed_at=5)
+    session.state.check(claim)
+    target = claim.data["target_run"]
+    named = {**target, "continuation": {**target["continuation"], "claim_id": reserved}}
+    with pytest.raises(InvalidEvent, match=f"claim {reserved} is reserved for handoff"):
+        session.state.check(Draft(claim.type, {**claim.data, "claim_id": reserved, "target_run": named}))
 
 
 # ---------------------------------------------------------------- denials
