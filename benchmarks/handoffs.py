@@ -241,16 +241,9 @@ def measure(settings: Settings) -> Report:
             rows.append(_row(figures, over, f"turns: {step}", f"{few} events", f"few: {step}", FLAT))
         else:
             rows.append(_row(figures, over, f"turns: {step}", "reading its journal", "read", Target(high=0.25)))
-    rows += [
-        _row(
-            figures,
-            f"{what}, {long} handoffs before it in its turn",
-            f"long chain: {step}",
-            "2",
-            f"short chain: {step}",
-        )
-        for step, what in WHAT.items()
-    ]
+    for step, what in WHAT.items():
+        deep, target = f"{what}, {long} handoffs before it in its turn", FLAT if step == "kernel" else Target()
+        rows.append(_row(figures, deep, f"long chain: {step}", "2", f"short chain: {step}", target))
     note = "Who plans lists the runs of the boundary, and who resumes writes them down: that grows with the chain."
     return Report("A turn that is handed over and goes on", rows, [note])
 
