@@ -56,6 +56,7 @@ def test_the_exit_codes_are_those_of_the_command() -> None:
     told = [int(row[0]) for row in documents.table(CONTINUATIONS, "exit code", "`resume`", "`settle`")]
     assert told == [
         exits.DONE, exits.PENDING, exits.USAGE, exits.LOCKED, exits.REFUSED, exits.LIMITED, exits.INTERRUPTED,
+        exits.TERMINATED,
     ]  # fmt: skip
 
 

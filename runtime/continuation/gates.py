@@ -85,8 +85,17 @@ def _newest(case: Case, successor: str) -> tuple[str, str]:
         return f"{how}; the turn has completed", "Send a new message."
     if turn is not None and turn["pending_handoff"] is not None:
         return how, _ways(case, turn["pending_handoff"])
+    claim_id = case.state.continuations.by_target.get(tip)
+    if claim_id is not None and turn is not None and turn["status"] == "indeterminate":
+        return f"{how}, of which nothing is known behind its start", _settled(case, claim_id, tip)
     command = f"maka session resume {case.session} --run {quote(shown(tip))}"
     return how, f"Continue run {shown(tip)}: `{command}`; or send a new message."
+
+
+def _settled(case: Case, claim_id: str, run_id: str) -> str:
+    """What to do about a run that was started, and of which nothing more is known."""
+    end = f"`maka session settle {case.session} --claim {quote(shown(claim_id))}`"
+    return f"End it with {end}, then continue run {shown(run_id)}; or send a new message."
 
 
 def _ways(case: Case, handoff_id: str) -> str:
@@ -164,8 +173,7 @@ def _claimed(case: Case, claim: Claim) -> Diagnostic | None:
             "continuation_started_indeterminate",
             f"{run} {words.continued} {by}; it was started, and whether it reached the provider is not known"
             f"{words.again}",
-            f"End it with `maka session settle {case.session} --claim {quote(shown(claim.claim_id))}`, then continue "
-            f"run {target}; or send a new message.",
+            _settled(case, claim.claim_id, claim.target_run_id),
         )
     if stands == "settled":
         after = case.state.runs.settled(claim.target_run_id)
@@ -211,7 +219,10 @@ def _unended(case: Case) -> Iterator[_Finding]:
     source, turns = case.source, case.state.turns
     if source.high_water is None:
         run = f"Run {shown(source.run_id)} of turn {shown(source.turn_id)} has no end on record"
-        if source.over:
+        claim = case.state.continuations.claims.get(case.state.continuations.by_target.get(source.run_id, ""))
+        if claim is not None and claim_state(claim, case.state.runs, turns) == "started_indeterminate":
+            yield run, _settled(case, claim.claim_id, source.run_id)
+        elif source.over:
             yield run, "Its turn was ended by another run; continue that one, or send a new message."
         else:
             yield (run,)

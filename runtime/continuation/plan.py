@@ -8,7 +8,7 @@ import attrs
 from ...journal.events import Draft, Purpose
 from ...journal.state import State
 from ...journal.views.continuations import Handoff
-from ...journal.views.problem import mapping, whole
+from ...journal.views.problem import mapping, text_of, whole
 from ..checks import shortly
 from ..ids import check_id
 from ..tools.base import AGAIN
@@ -155,8 +155,12 @@ def _unobserved(why: Unobserved) -> Diagnostic:
 
 
 def _waiting(state: State) -> str | None:
-    """The run that was handed over and whose successor has not started."""
+    """The run that was handed over and whose successor has not started, or of whose start nothing more is known."""
     run_ids: list[str] = [handoff.data["run_id"] for handoff in state.continuations.pending()]
+    for turn in state.turns.open.values():
+        claim = state.continuations.claims.get(state.continuations.by_target.get(turn.newest_run, ""))
+        if claim is not None and claim.purpose == "handoff" and turn.rest == "indeterminate":
+            run_ids += [run_id] if (run_id := text_of(mapping(claim.data["source"]).get("run_id"))) is not None else []
     return run_ids[-1] if run_ids else None
 
 

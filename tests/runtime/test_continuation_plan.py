@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from shlex import quote
 from typing import Any, get_args
 
 import attrs
@@ -1011,8 +1012,20 @@ def test_the_handoff_that_is_meant_is_the_one_that_waits() -> None:
     assert (found.source["run_id"], found.run_id) == ("r1", "r1'")
     assert found == session.continuation("r1", purpose="handoff")
     session.resume(purpose="handoff")
+    session.step().says("half").end_step()
     assert reasons(session.plan(purpose="handoff")) == ["resume_candidate_missing"]
     assert "No run of the session was handed over" in told(session.plan(purpose="handoff"))
+
+
+def test_of_a_successor_of_which_nothing_is_known_behind_its_start_every_plan_names_what_ends_it() -> None:
+    session = paused()
+    successor = session.resume(purpose="handoff").run_id
+    ends = f"`maka session settle s1 --claim {quote(session.state.continuations.by_target[successor])}`"
+    for asked in ({}, {"purpose": "handoff"}, {"run_id": "r1"}, {"run_id": successor}):
+        planned = session.plan(**asked)
+        assert planned.disposition == "park"
+        assert ends in told(planned), asked
+    assert reasons(session.plan(purpose="handoff")) == ["continuation_started_indeterminate"]
 
 
 def test_a_handoff_that_parks_says_that_its_turn_goes_on_waiting() -> None:
@@ -1041,6 +1054,7 @@ def test_a_resume_of_a_run_that_was_handed_over_says_what_to_do() -> None:
     for planned in (session.plan("r1"), session.plan()):
         assert "Resume the handoff: `maka session resume s1`; or give it up: `maka session settle s1 " in told(planned)
     found = session.resume(purpose="handoff")
+    session.step().says("half").end_step()
     said = told(session.plan("r1"))
     assert reasons(session.plan("r1")) == ["runtime_identity_mismatch"]
     assert "`maka session resume s1 --run 'r1'\"'\"''`" in said
@@ -1058,6 +1072,7 @@ def test_of_a_run_that_was_handed_over_the_newest_successor_is_named_or_the_end_
     said = told(session.plan("r1"))
     assert "only its successor goes on from it: run r1'. Resume the handoff: `maka session resume s1`; or give" in said
     session.resume(purpose="handoff")
+    session.step().says("half").end_step()
     said = told(session.plan("r1"))
     assert "run r1'; the newest run of its turn is r3. Continue run r3: `maka session resume s1 --run r3`" in said
     session.add("turn/end", {**session.ids, "reason": {"kind": "failed"}})
