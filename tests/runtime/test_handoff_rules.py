@@ -26,7 +26,9 @@ from maka.runtime.errors import (
     HandoffRefused,
     InteractionRefused,
     RuntimeOwnerCleanupError,
+    SettleRefused,
 )
+from maka.runtime.handoff.abandonment import abandon
 from maka.runtime.handoff.denials import has_explicit_sandbox_boundary_denial
 from maka.runtime.handoff.pause import HandoffPause
 from maka.runtime.handoff.request import HandoffRequest
@@ -431,6 +433,38 @@ def test_the_claim_that_a_handoff_has_reserved_is_no_resumes_also_when_it_is_ove
     named = {**target, "continuation": {**target["continuation"], "claim_id": reserved}}
     with pytest.raises(InvalidEvent, match=f"claim {reserved} is reserved for handoff"):
         session.state.check(Draft(claim.type, {**claim.data, "claim_id": reserved, "target_run": named}))
+
+
+def test_a_handoff_is_claimed_as_its_pause_says_and_while_it_waits() -> None:
+    session = Session()
+    session.start("go").step().says("a").end_step()
+    session.pause()
+    claim = drafts.claim(session.continuation("r1", purpose="handoff"), session.facts, claimed_at=5)
+    with pytest.raises(InvalidEvent, match="reserved another claim_id"):
+        session.state.check(Draft(claim.type, {**claim.data, "claim_id": "another"}))
+    session.end("failed")
+    session.start("again")
+    target = {**claim.data["target_run"], "turn_id": "t2"}
+    with pytest.raises(InvalidEvent, match="turn t2 waits for no handoff"):
+        session.state.check(Draft(claim.type, {**claim.data, "turn": 2, "target_run": target}))
+
+
+def test_who_gives_a_handoff_up_says_why_hides_nothing_and_does_it_once() -> None:
+    session = Session(agent_id="a", root={"kind": "goal"})
+    session.start("go").step().says("half").end_step()
+    session.pause()
+    session.add("session/updated", {"patch": {"model": "another"}})
+    pause = session.state.continuations.handoffs["h-r1'"]
+    given = abandon(session.state, "h-r1'", "nobody comes")
+    claim, end = given[0].data, next(draft.data for draft in given if draft.type == "turn/end")
+    run = claim["target_run"]
+    assert (run["agent_id"], run["root"], run["model"]) == ("a", {"kind": "goal"}, "fake-model")
+    assert claim["replay_through_seq"] == pause.seq
+    assert end["reason"] == {"kind": "failed", "failure_class": "handoff_abandoned", "message": "nobody comes"}
+    session.append(*given)
+    with pytest.raises(SettleRefused, match="was given up before") as refused:
+        abandon(session.state, "h-r1'", None)
+    assert refused.value.code == "handoff_not_pending"
 
 
 # ---------------------------------------------------------------- denials
