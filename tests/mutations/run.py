@@ -7,6 +7,7 @@ pass.
 
 import argparse
 import difflib
+import json
 import os
 import queue
 import re
@@ -16,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -91,33 +93,44 @@ def restore(mutation: Mutation, whole: Path, home: Path) -> None:
         shutil.copy2(whole / file, home / file)
 
 
-def failing(tests: Sequence[str], home: Path, *, compiled: bool = True) -> set[str]:
-    """Those of ``tests`` that fail in the copy. Raises Broken where they cannot be run. ``compiled``: it was run before
-    and keeps the compiled modules of then.
-    """
-    command = [sys.executable, "-m", "pytest", "-q", "-rf", "--tb=no", "--color=no", "-p", "no:cacheprovider"]
-    # Other plugins than this one cost more time than the tests.
-    env = {**os.environ, "PYTHONPATH": str(home.parent), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    if compiled:
-        env["PYTHONDONTWRITEBYTECODE"] = "1"
-    try:
-        done = subprocess.run(
-            [*command, "-p", "pytest_timeout", "--timeout", str(PATIENCE), *tests],
-            cwd=home,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE * (len(tests) + 2),
-        )
-    except subprocess.TimeoutExpired:
-        return set(tests)
-    if done.returncode not in (0, 1):
-        raise Broken(f"its tests cannot be run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    lines = [line.removeprefix("FAILED ") for line in done.stdout.splitlines() if line.startswith("FAILED ")]
-    return {
-        test for test in tests if any(line == test or line.startswith((f"{test} - ", f"{test}[")) for line in lines)
-    }
+class Copy:
+    """A copy of the tree, and a process that runs tests in it. ``compiled``: it keeps the compiled modules it has."""
+
+    def __init__(self, home: Path, *, compiled: bool = True) -> None:
+        self.home = home
+        # Other plugins than the one that is named cost more time than the tests.
+        env = {**os.environ, "PYTHONPATH": str(home.parent), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        if compiled:
+            env["PYTHONDONTWRITEBYTECODE"] = "1"
+        command = [sys.executable, str(HERE / "warm.py")]
+        pipe = subprocess.PIPE
+        self._warm = subprocess.Popen(command, cwd=home, env=env, stdin=pipe, stdout=pipe, text=True)
+
+    def __enter__(self) -> "Copy":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        assert self._warm.stdin is not None
+        self._warm.stdin.close()
+        self._warm.wait()
+
+    def failing(self, tests: Sequence[str]) -> set[str]:
+        """Those of ``tests`` that fail here. Raises Broken where they cannot be run."""
+        options = ["-q", "-rf", "--tb=no", "--color=no", "-p", "no:cacheprovider", "-p", "pytest_timeout"]
+        arguments = [*options, "--timeout", str(PATIENCE), *tests]
+        assert self._warm.stdin is not None
+        assert self._warm.stdout is not None
+        print(json.dumps({"arguments": arguments, "seconds": PATIENCE * (len(tests) + 2)}), file=self._warm.stdin)
+        self._warm.stdin.flush()
+        done = json.loads(self._warm.stdout.readline())
+        if done["code"] is None:
+            return set(tests)
+        if done["code"] not in (0, 1):
+            raise Broken(f"its tests cannot be run:\n{done['output'][-4000:]}")
+        lines = [line.removeprefix("FAILED ") for line in done["output"].splitlines() if line.startswith("FAILED ")]
+        return {
+            test for test in tests if any(line == test or line.startswith((f"{test} - ", f"{test}[")) for line in lines)
+        }
 
 
 def imported_from(home: Path) -> str:
@@ -126,15 +139,15 @@ def imported_from(home: Path) -> str:
     return subprocess.run(command, cwd=home.parent, env=env, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def verdict(mutation: Mutation, whole: Path, home: Path) -> tuple[bool, str]:
-    """Is the rule watched, and a line that says so, or what is wrong. ``home`` is as ``whole`` before and after."""
+def verdict(mutation: Mutation, whole: Path, copy: Copy) -> tuple[bool, str]:
+    """Is the rule watched, and a line that says so, or what is wrong. The copy is as ``whole`` before and after."""
     try:
-        apply(mutation, home)
-        failed = failing(mutation.tests, home)
+        apply(mutation, copy.home)
+        failed = copy.failing(mutation.tests)
     except Broken as error:
         return False, f"WRONG  {mutation.name}: {error}"
     finally:
-        restore(mutation, whole, home)
+        restore(mutation, whole, copy.home)
     if passed := [test for test in mutation.tests if test not in failed]:
         return False, f"PASSED {mutation.name}: {mutation.rule} | {', '.join(passed)} did not notice"
     names = ", ".join(test.rpartition("::")[2] for test in mutation.tests)
@@ -182,30 +195,38 @@ def main() -> int:
             return 1
         tests = sorted({test for mutation in chosen for test in mutation.tests})
         try:
-            failed = failing(tests, whole, compiled=False)
+            with Copy(whole, compiled=False) as unbroken:
+                failed = unbroken.failing(tests)
         except Broken as error:
             print(error)
             return 1
         if failed:
             print("these fail without any patch:", *sorted(failed), sep="\n  ")
             return 1
-        homes: queue.Queue[Path] = queue.Queue()
-        for number in range(AT_ONCE):
-            homes.put(Path(shutil.copytree(whole, Path(scratch) / str(number) / "maka")))
+        return 0 if broken(chosen, whole, Path(scratch)) else 1
 
-        def run(mutation: Mutation) -> tuple[bool, str]:
-            home = homes.get()
-            try:
-                return verdict(mutation, whole, home)
-            finally:
-                homes.put(home)
 
-        good = True
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            for watched, line in pool.map(run, chosen):
-                good = good and watched
-                print(line, flush=True)
-    return 0 if good else 1
+def broken(chosen: Sequence[Mutation], whole: Path, scratch: Path) -> bool:
+    """Is each noticed? A line for each is printed."""
+    copies: queue.Queue[Copy] = queue.Queue()
+
+    def run(mutation: Mutation) -> tuple[bool, str]:
+        copy = copies.get()
+        try:
+            return verdict(mutation, whole, copy)
+        finally:
+            copies.put(copy)
+
+    good = True
+    with ExitStack() as stack:
+        for number in range(min(AT_ONCE, len(chosen))):
+            home = Path(shutil.copytree(whole, scratch / str(number) / "maka"))
+            copies.put(stack.enter_context(Copy(home)))
+        pool = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
+        for watched, line in pool.map(run, chosen):
+            good = good and watched
+            print(line, flush=True)
+    return good
 
 
 if __name__ == "__main__":
