@@ -37,6 +37,8 @@ class Conversation:
         # JSON text by run_id: a long session has many, and hardly any is ever asked for.
         self._headers: dict[str, bytes] = {}
         self._compositions: dict[str, bytes] = {}
+        #: Each composition once, however many runs have it.
+        self._made: dict[bytes, bytes] = {}
         #: Of open turns.
         self._anchors: dict[str, bytes] = {}
         self._offered: dict[str, tuple[str, ...]] = {}
@@ -151,14 +153,16 @@ class Conversation:
     def _run(self, header: Any, *, reserved: bool = False) -> None:
         run_id = text_of(header.get("run_id")) if isinstance(header, dict) else None
         if run_id is not None and not (reserved and run_id in self._headers):
-            self._headers[run_id] = orjson.dumps(header)
+            self._headers[run_id] = _text(header)
 
     def _composed(self, data: JsonObject) -> None:
-        self._compositions.setdefault(data["run_id"], orjson.dumps(data["composition"]))
+        if data["run_id"] not in self._compositions:
+            text = _text(data["composition"])
+            self._compositions[data["run_id"]] = self._made.setdefault(text, text)
 
     def _said(self, data: JsonObject) -> None:
         if mapping(data.get("source")).get("kind") != "steering":
-            self._anchors.setdefault(data["turn_id"], orjson.dumps(data))
+            self._anchors.setdefault(data["turn_id"], _text(data))
 
     def _ended(self, data: JsonObject) -> None:
         self._anchors.pop(data["turn_id"], None)
@@ -169,6 +173,11 @@ class Conversation:
         names = tuple(name for tool in sequence(tools) if (name := text_of(mapping(tool).get("name"))) is not None)
         # Nearly all runs of a session have the same.
         self._offered[data.get("run_id", "")] = self._catalogs.setdefault(names, names)
+
+
+def _text(value: JsonObject) -> bytes:
+    # What orjson gives holds on to its buffer, which has room for a multiple.
+    return bytes(memoryview(orjson.dumps(value)))
 
 
 def _read(text: bytes | None) -> JsonObject | None:

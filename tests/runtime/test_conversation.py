@@ -1,8 +1,14 @@
 """What the loop knows of a session before its next turn."""
 
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
+import orjson
+import pytest
+
 from maka.journal.events import Event
+from maka.runtime import conversation as module
 from maka.runtime.conversation import Conversation
 from support.lineages import Story
 from support.loops import ListedMessages
@@ -92,6 +98,30 @@ def test_a_run_has_the_composition_that_was_recorded_first() -> None:
     )
     assert of.composition_of("r") == {"schema": 1}
     assert of.composition_of("other") is None
+
+
+BIG = {"kind": "x" * 600}
+#: What a run is told of, by its number, and how many bytes of it are kept for each, a place in a dict aside.
+TOLD: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
+    "run/created": (lambda n: {"run": {"run_id": f"r{n}", "root": BIG}}, len(orjson.dumps(BIG)) + 40),
+    "user/message": (lambda n: {"turn_id": f"t{n}", "source": BIG}, len(orjson.dumps(BIG)) + 40),
+    "run/composition": (lambda n: {"run_id": f"r{n}", "composition": dict(BIG)}, 0),
+}
+
+
+@pytest.mark.parametrize("type_", TOLD)
+def test_of_a_long_session_no_more_is_kept_than_its_text_and_what_is_equal_once(type_: str) -> None:
+    data, size = TOLD[type_]
+    events, of = [Event(number, 0, type_, data(number), "") for number in range(1_000)], conversation()
+    tracemalloc.start()
+    try:
+        for event in events:
+            of.observe(event)
+        kept = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, module.__file__)])
+    finally:
+        tracemalloc.stop()
+    # Buffers that are kept as they were made have four kilobytes each.
+    assert sum(trace.size for trace in kept.traces) < len(events) * (size + 400)
 
 
 def test_the_configuration_is_the_newest() -> None:
