@@ -26,6 +26,10 @@ BLOCKS: Final[dict[str, tuple[str, ...]]] = {
 STEP: Final = ("id", "title", "description")
 #: Characters of an id. What closes a call, a turn or a run repeats its ids, and has to fit into a line too.
 MAX_ID: Final = 4_096
+#: Characters of an id that a pause gives.
+MAX_PAUSE_ID: Final = 256
+#: What a pause gives, by key: the others that it names are others'.
+OF_PAUSE: Final = ("handoff_id", "host_epoch", "claim_id", "successor_run_id", "successor_invocation_id")
 _OF_RUN: Final = ("run_id", "invocation_id", "turn_id")
 #: The ids that an event brings into a session: its own, and those of a run header in it (key of the header, key).
 _MINTED: Final[dict[str, tuple[tuple[str | None, str], ...]]] = {
@@ -86,6 +90,13 @@ def minted(type_: str, data: Any) -> Iterator[tuple[str, Any]]:
         holder = data.get(header) if header is not None and isinstance(data, dict) else data
         if isinstance(holder, dict) and key in holder:
             yield (key if header is None else f"{header}.{key}"), holder[key]
+
+
+def unfit_for_pause(value: str) -> str | None:
+    """Why a pause cannot give this."""
+    if not 0 < len(value) <= MAX_PAUSE_ID:
+        return f"has {len(value)} characters, and may have 1 to {MAX_PAUSE_ID}"
+    return "holds a control character" if any(one < " " or one == "\x7f" for one in value) else None
 
 
 def _check_fields(type_: str, cls: type, data: dict[str, Any], at: str) -> None:

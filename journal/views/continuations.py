@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from ..events import PAUSE_PROTOCOL, Event, JsonObject
-from ..shapes import MAX_ID
+from ..shapes import OF_PAUSE, unfit_for_pause
 from .problem import Handlers, Problem, Refusals, mapping, sequence, text_of
 from .runs import Runs
 from .turn import OpenTurn, Turns
@@ -79,7 +79,7 @@ class Claim:
 class Handoff:
     """A valid handoff/pause. ``data`` is its data; ``over``: its turn ended, or went on, without its successor.
 
-    ``source`` is the paused run's header: its successor has the same configuration.
+    ``source`` is the paused run's header, as long as its successor, which has the same configuration, may come.
     """
 
     handoff_id: str
@@ -127,6 +127,15 @@ class Continuations:
     def pending(self) -> list[Handoff]:
         """Handoffs whose successor has not started, oldest first."""
         return [self.handoffs[handoff_id] for handoff_id in self.pausing.values()]
+
+    def decided(self, turn_id: str) -> Handoff | None:
+        """The handoff that the turn waits for, which does so no more."""
+        handoff_id = self.pausing.pop(turn_id, None)
+        if handoff_id is None:
+            return None
+        handoff = self.handoffs[handoff_id]
+        handoff.source = {}
+        return handoff
 
     def promised(self, run_id: str) -> str | None:
         """The pending handoff that has this run for its successor."""
@@ -197,9 +206,9 @@ def _judge_ids(
 ) -> str | None:
     """What is wrong with the ids that a pause names and reserves. ``invocation_id``: its run's, empty where unknown."""
     root, successor = data["root_run_id"], data["successor_run_id"]
-    for key in ("handoff_id", "claim_id", "successor_run_id", "successor_invocation_id"):
-        if not 0 < len(data[key]) <= MAX_ID:
-            return f"its {key} has {len(data[key])} characters, and an id has 1 to {MAX_ID}"
+    for key in OF_PAUSE:
+        if (unfit := unfit_for_pause(data[key])) is not None:
+            return f"its {key} {unfit}"
     if turn.opened and root not in turn.run_ids and not runs.known(root):
         return f"its root run {root} does not exist"
     if successor in turn.run_ids or runs.known(successor) or successor in continuations.by_target:
@@ -380,7 +389,7 @@ def _start(continuations: Continuations, event: Event) -> Problem | None:
         claim.start_seq, claim.start_kind = event.seq, data["start_kind"]
         if (unlike := _unlike(claim, data)) is not None:
             claim.blame("runtime_lineage_start_mismatch", f"run {claim.target_run_id} was started, and {unlike}")
-        handoff = continuations.handoffs.get(continuations.pausing.pop(data["turn_id"], ""))
+        handoff = continuations.decided(data["turn_id"])
         if handoff is not None and handoff.data["claim_id"] != claim.claim_id:
             handoff.over = True
     return None
@@ -397,10 +406,9 @@ def _pause(continuations: Continuations, event: Event) -> Problem | None:
 
 
 def _turn_end(continuations: Continuations, event: Event) -> Problem | None:
-    if continuations.pausing:
-        handoff_id = continuations.pausing.pop(event.data["turn_id"], None)
-        if handoff_id is not None:
-            continuations.handoffs[handoff_id].over = True
+    handoff = continuations.decided(event.data["turn_id"])
+    if handoff is not None:
+        handoff.over = True
     return None
 
 

@@ -506,7 +506,8 @@ def test_a_turn_that_was_asked_to_stop_waits_for_nobody(maka_: Run, tmp_path: Pa
     assert maka.inspect(path).turns()[0]["status"] == "aborted"
 
 
-HOSTILE = {"escape": "h\x1b[2J\u202e; rm", "long": "h" * 256, "quotes": "h'\"`$(x)` \n"}
+HOSTILE = {"escape": "h\x9b2J\u202e; rm", "long": "h" * 256, "quotes": "h'\"`$(x)` "}
+NEVER_SHOWN = {"\x1b", "\x9b", "\u202e"}
 
 
 @pytest.mark.parametrize("handoff_id", HOSTILE.values(), ids=HOSTILE)
@@ -514,9 +515,18 @@ def test_ids_of_any_kind_are_harmless_and_settled_by_their_whole(maka_: Run, tmp
     path = paused(handoff_id=handoff_id, successor_run_id=f"r{handoff_id[1:]}").write(tmp_path)
     for words in (("inspect", path), ("inspect", path, "--events"), ("tail", path), ("show", path)):
         ran = maka_("journal", *words)
-        assert not {"\x1b", "\u202e"} & set(ran.out + ran.err)
+        assert not NEVER_SHOWN & set(ran.out + ran.err)
     assert json.loads(maka_("journal", "inspect", path, "--json").out)["handoffs"][0]["handoff_id"] == handoff_id
     ran = maka_("session", "settle", path, "--handoff", handoff_id)
     assert ran.code == 0
-    assert not {"\x1b", "\u202e"} & set(ran.out + ran.err)
+    assert not NEVER_SHOWN & set(ran.out + ran.err)
     assert maka.inspect(path).handoffs()[0]["state"] == "abandoned"
+
+
+def test_an_id_that_no_pause_gives_is_told_harmlessly(maka_: Run, tmp_path: Path) -> None:
+    path = paused(handoff_id="h\x1b[2J").write(tmp_path)
+    for words in (("inspect", path), ("inspect", path, "--events"), ("tail", path), ("show", path)):
+        ran = maka_("journal", *words)
+        assert not NEVER_SHOWN & set(ran.out + ran.err)
+    assert "handoff_id holds a control character" in " ".join(rows(maka_("journal", "inspect", path).out))
+    assert maka.inspect(path).handoffs() == []

@@ -275,7 +275,8 @@ def sealed_and_said(story: Story) -> None:
     story.user("late", "steering")
 
 
-LONG = "x" * 4_097
+LONG = "x" * 257
+GIVEN = ("handoff_id", "host_epoch", "claim_id", "successor_run_id", "successor_invocation_id")
 
 FORGED: dict[str, Forged] = {
     "another protocol": Forged("protocol", change={"protocol": "runtime_handoff_pause_v2"}),
@@ -312,8 +313,8 @@ FORGED: dict[str, Forged] = {
     "a claim that is there": Forged("c-r1' exists", handed_twice, {"claim_id": "c-r1'"}),
     **{
         f"{what} {key}": Forged(key, change={key: value})
-        for what, value in (("no", ""), ("a long", LONG))
-        for key in ("handoff_id", "claim_id", "successor_run_id", "successor_invocation_id")
+        for what, value in (("no", ""), ("a long", LONG), ("an unprintable", "a\x1fb"), ("a deleted", "a\x7fb"))
+        for key in GIVEN
     },
 }
 
@@ -357,6 +358,45 @@ def test_a_valid_pause_is_written_and_seals(remaining: int | None) -> None:
     story.add("handoff/pause", data)
     assert story.state.problems == []
     assert story.state.turn_rows()[-1]["status"] == "paused"
+
+
+@pytest.mark.parametrize("key", GIVEN)
+@pytest.mark.parametrize("value", ["x", "x" * 256, "ä b\x80"])
+def test_what_a_pause_gives_has_up_to_256_characters(key: str, value: str) -> None:
+    story = standing()
+    data = pause_data(story, **{key: value})
+    assert refused(story.state, "handoff/pause", data) is None
+    story.add("handoff/pause", data)
+    assert story.state.problems == []
+
+
+def test_what_a_pause_names_of_others_is_as_they_made_it() -> None:
+    """Its run, and its turn, have ids that nobody gives a pause."""
+    run_id, turn_id = "r" * 300, "t\n"
+    story = Story()
+    ids = {"turn_id": turn_id, "run_id": run_id}
+    story.add("turn/start", {**ids, "invocation_id": "i", "turn": 1, "run": story.run(run_id, turn_id)})
+    story.add("run/composition", {"run_id": run_id, "composition": COMPOSITION})
+    data = pause_data(standing(Story())) | ids | {"root_run_id": run_id}
+    assert refused(story.state, "handoff/pause", data) is None
+    story.add("handoff/pause", data)
+    assert story.state.problems == []
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_what_a_successor_is_made_from_is_held_as_long_as_one_may_come(starts: bool) -> None:
+    story = standing().pause()
+    [handoff] = story.state.continuations.pending()
+    assert handoff.source["run_id"] == "r1"
+    claim = story.claim("r1", "handoff")
+    claimed = packed(story.state).continuations.handoffs[handoff.handoff_id]
+    assert claimed.source == handoff.source != {}, "it can be given up still"
+    if starts:
+        story.admit(claim)
+    else:
+        story.end()
+    assert story.state.continuations.pending() == []
+    assert handoff.source == {}
 
 
 def test_a_pause_before_the_first_step_is_valid() -> None:

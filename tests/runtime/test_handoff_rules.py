@@ -379,6 +379,17 @@ def test_what_is_not_waited_for_any_more_is_taken_back(tmp_path: Path) -> None:
     go(main())
 
 
+@pytest.mark.parametrize("root", ["x" * 4_096, "a\nb"])
+def test_the_root_of_a_pause_has_any_id(root: str) -> None:
+    whole = attrs.evolve(pause("r1"), root_run_id=root).draft(run_id="r", turn_id="t", remaining_steps=1)
+    assert whole.data["root_run_id"] == root
+
+
+def test_what_a_pause_gives_is_no_longer_than_a_journal_takes() -> None:
+    with pytest.raises(HandoffRefused, match="claim_id of a handoff has 257 characters, and may have 1 to 256"):
+        attrs.evolve(pause("r1"), claim_id="x" * 257)
+
+
 def test_a_pause_names_who_asked_for_it(tmp_path: Path) -> None:
     async def main() -> None:
         calls: list[Part] = [Tool("a"), Tool("b"), Tool("c")]
