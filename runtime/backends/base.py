@@ -87,13 +87,15 @@ class SendInput:
     ``text`` is the user's text, ``content`` the whole message as blocks; it stands in ``history`` already. Both are
     empty where ``continuation`` is given: the run goes on from what is in ``history``, with no new message.
     ``conversation`` is the fold of the session, this run's durable events included: read it, never change it.
-    ``head_anchor`` is the data of the message that the turn began with, for a run that a turn was handed over to.
+    ``head_anchor`` is the data of the message that the turn began with, for a run that a turn was handed over to; None
+    where a continuation opened that turn, which has no message.
     ``pull_steering`` takes the messages that wait for this turn; each is acknowledged once its own
     ``steering_message`` was taken (the backend was asked for a later event), or given back.
     ``handoff_boundary(signal, remaining_steps)`` is awaited between two steps, behind all that the last one said, by a
     backend whose runs can be handed over: it tells how many steps it would still make (None: without a limit), and
     waits while somebody asks for a handoff. At ``pause`` it ends ``send`` without another event; a ``complete`` is
-    taken all the same, and then nothing is handed over. ``signal``, once set, lets it ``continue`` at once.
+    taken all the same, and then nothing is handed over. ``signal``, once set, lets it ``continue`` at once. Where the
+    run is stopped while it stands there it is told ``pause`` too: the turn has ended, and ``send`` ends likewise.
     ``handoff_wanted()``: does somebody ask just now? One to which a boundary costs something may look there first.
     """
 

@@ -16,7 +16,8 @@ from ...journal.views.continuations import Handoff
 from ...journal.views.problem import text_of
 from ...journal.views.runs import Run, outcome
 from ..composition import SEMANTICS, RunComposition
-from .codes import STALE, shown
+from ..handoff.abandonment import giving_up
+from .codes import STALE
 from .lineage import Lineage, Source
 from .safety import SafetyObservation
 from .shapes import NOTHING_KNOWN, Facts, Prospect
@@ -99,7 +100,7 @@ class Case:
     def giving_up(self) -> str:
         """The command that gives up the handoff, which is there."""
         assert self.handoff is not None, "a handoff without one is no handoff"
-        return f"`maka session settle {self.session} --handoff {quote(shown(self.handoff.handoff_id))}`"
+        return giving_up(self.facts.session_id, self.handoff.handoff_id)
 
     @property
     def replay(self) -> Replay:

@@ -11,6 +11,7 @@ from ...journal.state import State
 from ...journal.views.continuations import Claim, claim_state, execution
 from ...journal.views.problem import mapping, sequence, text_of
 from ...journal.views.turn import projected_state
+from ..handoff.abandonment import giving_up
 from ..tools.base import AGAIN
 from .case import CONFIGURED, Case, configuration_of, turn_taken
 from .codes import SHOWN, listed, remarked, said, shown
@@ -100,7 +101,7 @@ def _settled(case: Case, claim_id: str, run_id: str) -> str:
 
 def _ways(case: Case, handoff_id: str) -> str:
     """What to do about a handoff that waits."""
-    up = f"`maka session settle {case.session} --handoff {quote(shown(handoff_id))}`"
+    up = giving_up(case.facts.session_id, handoff_id)
     return f"Resume the handoff: `maka session resume {case.session}`; or give it up: {up}."
 
 

@@ -11,13 +11,18 @@ from ..errors import SAID, SessionBusy, SettleRefused
 FAILURE_CLASS = "handoff_abandoned"
 
 
+def giving_up(session_id: str, handoff_id: str) -> str:
+    """The command that gives a handoff up, as a sentence has it."""
+    return f"`maka session settle {quote(session_id)} --handoff {quote(handoff_id)}`"
+
+
 def busy(session_id: str, handoff: Handoff) -> SessionBusy:
     """Of a session whose newest turn waits for its successor."""
-    session, pause = quote(session_id), handoff.data
+    pause = handoff.data
     return SessionBusy(
         f"session {session_id} waits for run {pause['successor_run_id']}, to which turn {pause['turn_id']} was handed; "
-        f"let that go on (`maka session resume {session}`), or give the handoff up (`maka session settle {session} "
-        f"--handoff {quote(handoff.handoff_id)}`)"
+        f"let that go on (`maka session resume {quote(session_id)}`), or give the handoff up "
+        f"({giving_up(session_id, handoff.handoff_id)})"
     )
 
 
