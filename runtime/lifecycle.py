@@ -27,6 +27,7 @@ KINDS: Final = {
     "run_started": logging.INFO,
     "run_ended": logging.INFO,
     "run_handed_off": logging.INFO,
+    "handoff_abandoned": logging.INFO,
     "stop_requested": logging.INFO,
     "stop_settled": logging.INFO,
     "interaction_requested": logging.INFO,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
-from ..journal.errors import InvalidEvent, JournalConflict, JournalError, JournalLocked, SessionNotFound
+from ..journal.errors import InvalidEvent, JournalConflict, JournalError, JournalLocked
 from ..journal.events import Blocks, Draft, Event, JsonObject, Purpose, Recovery
 from ..journal.state import State
 from ..journal.store import FileStore
@@ -17,7 +17,7 @@ from ..journal.summary import listing
 from ..journal.views.session import SETTINGS, TOOL_BOUNDARY
 from ..journal.writer import Hook as AppendHook
 from ..journal.writer import wall_ms
-from ..repair.session import writer_of
+from ..repair.session import inspect, writer_of
 from .app.definition import App, app_of
 from .backends.base import BackendRegistry, StopMode
 from .continuation.drafts import settle
@@ -238,8 +238,6 @@ class SessionManager:
 
         Raises SessionNotFound, JournalError.
         """
-        from ..repair.session import inspect
-
         return await _in_thread(lambda: inspect(self._store.path(session_id)))
 
     def status(self, session_id: str) -> SessionStatus:
@@ -301,21 +299,40 @@ class SessionManager:
         if self._closed or self.kernel.status(session_id).open:
             return stopping
         stopping.add_done_callback(seen)
-        giving_up = asyncio.ensure_future(self._stop_waiting(session_id, source, stop_id))
+        giving_up = asyncio.ensure_future(self._stop_handed_over(session_id, source, stop_id))
         giving_up.add_done_callback(seen)
         self._stopping.add(giving_up)
         giving_up.add_done_callback(self._stopping.discard)
-        return giving_up
+        # For one who waits, or does not: cancelling it cancels nothing.
+        own = asyncio.shield(giving_up)
+        own.add_done_callback(seen)
+        return own
 
-    async def _stop_waiting(self, session_id: str, source: str, stop_id: str | None) -> None:
-        """Of a session that is not open here: a turn of it that waits for its successor is ended."""
-        with suppress(JournalLocked, SessionNotFound):
-            row = await _in_thread(lambda: self._store.row(session_id))
-            if row is None or row["pending_handoff"] is False:
-                return
-            async with self.kernel.session(session_id) as session:
-                if session.journal.state.continuations.pausing:
-                    await self.kernel.stop_session(session_id, source=source, stop_id=stop_id)
+    async def _stop_handed_over(self, session_id: str, source: str, stop_id: str | None) -> None:
+        """Of a session that is not open here: a turn of it that waits for its successor is ended, and nothing else is
+        done. Where nobody can tell that there is one nothing is.
+        """
+        try:
+            waits = await _in_thread(lambda: self._waits(session_id))
+        except JournalError:
+            return
+        if not waits:
+            return
+        opened = self.kernel.status(session_id).open
+        try:
+            await self.kernel.stop_handed_over(session_id, source, stop_id)
+        except JournalLocked:
+            return  # it is another process's
+        if not opened:
+            with suppress(SessionBusy):
+                await self.kernel.release(session_id)
+
+    def _waits(self, session_id: str) -> bool:
+        """Does a turn wait for its successor? Raises JournalError."""
+        row = self._store.row(session_id)
+        if row is None or row["pending_handoff"] is not None:
+            return row is not None and bool(row["pending_handoff"])
+        return any(row["state"] in ("pending", "claimed") for row in inspect(self._store.path(session_id)).handoffs())
 
     async def answer(self, session_id: str, interaction_id: str, answer: JsonObject) -> JsonObject:
         """Answers a question, a permission or a sandbox boundary; durable when this returns.
@@ -692,7 +709,10 @@ class SessionManager:
             self.kernel.refuse_busy(session_id)
             return abandon(session.journal.state, handoff_id, reason)
 
-        return await self.kernel.append(session_id, abandoned)
+        events = await self.kernel.append(session_id, abandoned)
+        turn_id = next(event.data["turn_id"] for event in events if event.type == "turn/end")
+        self._lifecycle.tell("handoff_abandoned", session_id, turn_id=turn_id, handoff_id=handoff_id)
+        return events
 
     async def copy_turns(self, session_id: str, turn_ids: Iterable[str]) -> str:
         """Copies turns into a new session under new ids. No version does so yet: fork the session, which keeps them.

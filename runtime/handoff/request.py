@@ -19,9 +19,9 @@ class HandoffRequest:
 
     def __init__(self, pause: HandoffPause, sealable: Callable[["HandoffRequest"], Draft], changed: Callable[[], None]):
         self.pause = pause
-        self.ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.sealed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.sealed.add_done_callback(seen)
+        self._ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._sealed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._sealed.add_done_callback(seen)
         #: The backend stands at a boundary, with so many steps to go.
         self.held = False
         self.remaining_steps: int | None = None
@@ -30,6 +30,14 @@ class HandoffRequest:
         self.over = False
         self._sealable = sealable
         self._changed = changed
+
+    @property
+    def ready(self) -> "asyncio.Future[bool]":
+        return _own(self._ready)
+
+    @property
+    def sealed(self) -> "asyncio.Future[bool]":
+        return _own(self._sealed)
 
     def preview(self) -> Draft:
         """The handoff/pause that ``commit`` would seal the run with. Raises HandoffRefused where the backend does not
@@ -55,24 +63,34 @@ class HandoffRequest:
 
     # ------------------------------------------------------------ for the run
 
+    def when_over(self, then: Callable[[], object]) -> None:
+        self._sealed.add_done_callback(lambda _: then())
+
     def hold(self, remaining_steps: int | None) -> None:
         self.held, self.remaining_steps = True, remaining_steps
-        if not self.ready.done():
-            self.ready.set_result(True)
+        if not self._ready.done():
+            self._ready.set_result(True)
 
     def let_go(self) -> None:
         """The run comes to its end: it stands at no boundary any more, and comes to none."""
         self.held = False
-        if not self.ready.done():
-            self.ready.set_result(False)
+        if not self._ready.done():
+            self._ready.set_result(False)
 
     def finish(self, sealed: bool | BaseException) -> None:
         """Once: whatever comes after it changes nothing."""
         self.over = True
         self.let_go()
-        if not self.sealed.done():
+        if not self._sealed.done():
             if isinstance(sealed, bool):
-                self.sealed.set_result(sealed)
+                self._sealed.set_result(sealed)
             else:
-                self.sealed.set_exception(sealed)
+                self._sealed.set_exception(sealed)
         self._changed()
+
+
+def _own(future: "asyncio.Future[bool]") -> "asyncio.Future[bool]":
+    """For one who waits: cancelling it cancels nothing of the others."""
+    own = asyncio.shield(future)
+    own.add_done_callback(seen)
+    return own

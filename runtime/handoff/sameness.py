@@ -23,9 +23,19 @@ async def recorded_composition(session: OpenSession, run_id: str) -> JsonObject 
     return None if session.conversation is None else session.conversation.composition_of(run_id)
 
 
-def of_source(continuation: Continuation, recorded: JsonObject | None) -> RunComposition:
-    """What the source was made of. Raises ContinuationRevalidationError."""
+async def source_of(continuation: Continuation, session: OpenSession, reader: CompositionReader) -> RunComposition:
+    """What the source was made of. Raises ContinuationRevalidationError, JournalError."""
     run_id = continuation.source["run_id"]
+    try:
+        recorded = await reader(session, run_id)
+    except JournalError:
+        raise
+    except Exception as error:
+        raise ContinuationRevalidationError(
+            f"the Run Composition of run {run_id} of session {continuation.session_id} could not be read "
+            f"({describe(error, typed=True)}), so nothing was claimed; mend what reads it, and resume again",
+            code="source_identity_changed",
+        ) from error
     try:
         return RunComposition.from_json(recorded)
     except ValueError as error:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from .entries import Entries
 from .entry import Entry
 from .generations import Generation
 from .parts import Parts
+from .reasons import failed
 from .run import Cancelled, Run
 
 #: Characters of the reason in the journal.
@@ -145,15 +147,18 @@ class Backends:
         self._parts.spawn(self._give_up(run), "give up a backend")
 
     async def _give_up(self, run: Run) -> None:
-        """The turn has ended and ``send`` has not."""
+        """The turn has ended, or the run was told to pause, and ``send`` has not."""
         if run.exited or run.generation is None:
             return
-        await run.generation.fail(
-            BackendTimeout(
-                f"send() of {run.generation.name} went on for {self._parts.deadlines.exit:g} s after the end of turn "
-                f"{run.identity.turn_id}; the backend is given up, mend it or give it more time"
-            )
+        behind = "the end of turn" if run.claimant is not None else "it was told to pause in turn"
+        late = BackendTimeout(
+            f"send() of {run.generation.name} went on for {self._parts.deadlines.exit:g} s after {behind} "
+            f"{run.identity.turn_id}; the backend is given up, mend it or give it more time"
         )
+        if run.claim_terminal("event", failed("backend_timeout", str(late))):
+            with suppress(JournalError):
+                await run.end()  # it is among the run's failures
+        await run.generation.fail(late)
         await self.settle(run)
 
     async def settle(self, run: Run) -> None:

@@ -67,7 +67,7 @@ class Handing:
             request.cancel()
         elif signal is not None:
             waiting = run.spawn(_cancelled_by(request, signal), f"signal of handoff {pause.handoff_id}")
-            request.sealed.add_done_callback(lambda _: waiting.cancel())
+            request.when_over(waiting.cancel)
         return request
 
     def sealing(self, request: HandoffRequest) -> Draft:
@@ -121,11 +121,12 @@ class Handing:
                 await self._decided(request, signal)
             finally:
                 request.held = request.committed
-        if run.claimant is not None:
-            # It was stopped where it stood, and makes no step more, although its backend was not told of that yet.
-            return "pause"
-        self.paused = request.committed
-        return "pause" if self.paused else "continue"
+            self.paused = request.committed and run.claimant is None
+            if self.paused:
+                # It has the time of an exit to end in, and nothing more to do.
+                run.watch_exit()
+        # Where it was stopped where it stood it makes no step more, although its backend was not told of that yet.
+        return "pause" if self.paused or run.claimant is not None else "continue"
 
     def _holds(self, request: HandoffRequest, signal: asyncio.Event | None) -> bool:
         """Can a backend that is between two steps be held there for the request?"""
@@ -197,8 +198,10 @@ class Handing:
         return True
 
     def claimed(self) -> None:
-        """It is decided how the run ends: it is held no more."""
-        if self.request is not None:
+        """It is decided how the run ends: it is held no more, and not handed over, unless that is being written."""
+        if self.request is not None and not self.tried:
+            self.request.finish(False)
+        elif self.request is not None:
             self.request.let_go()
 
     def sealed(self) -> None:

@@ -284,6 +284,9 @@ class RuntimeKernel:
             self._cancel(run)
         attempt = entry.attempt
         if attempt is not None:
+            if handed_over and attempt.give_up is None:
+                # A closing kernel leaves alone what was handed over; who stops the turn does not.
+                attempt.give_up = lambda *_: self._give_up(session_id, source, stop_id)
             if mode == "immediate":
                 attempt.escalate(source, stop_id)
             return _joined(attempt.future)
@@ -407,10 +410,25 @@ class RuntimeKernel:
         return None if entry is None or entry.current is None else entry.current.identity.run_id
 
     async def exited(self, session_id: str, run_id: str) -> None:
-        """Waits until the run is over here, cleaned up and told; a run that is not here is."""
-        entry = self._entries.find(session_id)
-        if entry is not None:
-            await entry.until(lambda: all(run.identity.run_id != run_id for run in entry.runs))
+        """Waits until the run is over here, cleaned up and told, or has had the time that it has for that; a run that
+        is not here is over.
+        """
+        entry, deadlines = self._entries.find(session_id), self._parts.deadlines
+        if entry is None:
+            return
+        over = self._parts.spawn(
+            entry.until(lambda: all(run.identity.run_id != run_id for run in entry.runs)), f"exit of run {run_id}"
+        )
+        try:
+            await asyncio.wait({over}, timeout=deadlines.exit + deadlines.dispose + deadlines.grace)
+        finally:
+            over.cancel()
+
+    async def stop_handed_over(self, session_id: str, source: str, stop_id: str | None) -> None:
+        """Ends a turn that waits for its successor, and nothing else; the session is opened for that. Raises what
+        ``session`` raises, JournalError.
+        """
+        await self._give_up(session_id, named(source), stop_id or self._parts.new_id())
 
     def refuse_busy(self, session_id: str) -> None:
         """Raises SessionBusy while a turn of the session waits, runs or is stopped here."""
@@ -589,7 +607,9 @@ class RuntimeKernel:
             said = {"stop_id": stop_id, "turn_id": turn_id, "source": source, "mode": "immediate"}
             reason = {"kind": "aborted", "source": source}
             drafts = abandonment(state, handoff.handoff_id, reason)
-            await _appended(session, [Draft("turn/stop_requested", said), *drafts])
+            if drafts:
+                await _appended(session, [Draft("turn/stop_requested", said), *drafts])
+                self.lifecycle.tell("handoff_abandoned", session_id, turn_id=turn_id, handoff_id=handoff.handoff_id)
 
     async def _carry_out(self, attempt: StopAttempt) -> None:
         run = attempt.run

@@ -15,7 +15,7 @@ from ..continuation.shapes import Continuation, Facts
 from ..conversation import Conversation
 from ..errors import ContinuationRevalidationError, RuntimeFailure, describe
 from ..handoff.denials import DenialLookup, identities_of
-from ..handoff.sameness import CompositionReader, of_source, prepared
+from ..handoff.sameness import CompositionReader, prepared, source_of
 from ..journals import OpenSession
 from ..ledger import Ledger
 from ..lifecycle import log
@@ -185,8 +185,7 @@ class FromBoundary:
         self._observation = await self._observed(session)
         self._denied = await self._look_for_denials(session)
         if self._handoff:
-            recorded = await self._read_composition(session, self._continuation.source["run_id"])
-            self._source = of_source(self._continuation, recorded)
+            self._source = await source_of(self._continuation, session, self._read_composition)
         await self._failpoint("before_continuation_claim")
 
     def first(self, session: OpenSession, conversation: Conversation, now: int) -> list[Draft]:

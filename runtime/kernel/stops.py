@@ -40,8 +40,8 @@ class StopAttempt:
         self._escalated = asyncio.Event()
         self._deadlines = deadlines
         self._spawn = spawn
-        #: Ends a turn that was handed over before the stop came; None: the handoff stands.
-        self._give_up = give_up
+        #: Ends a turn that was handed over before the stop came; None: the handoff stands, unless another stop comes.
+        self.give_up = give_up
         #: Requests to stop that are not in the journal yet: id, source, mode.
         self._unnoted: list[tuple[str, str, StopMode]] = [(stop_id, source, mode)]
         self._beside: list[asyncio.Task[Any]] = []
@@ -91,9 +91,9 @@ class StopAttempt:
         run, (stop_id, source, _) = self.run, self._unnoted[0]
         await run.entry.until(lambda: run.ended or run.exited)
         failures: list[BaseException | None] = [*run.failures]
-        if self._give_up is not None and run.handing.pause is not None:
+        if self.give_up is not None and run.handing.pause is not None:
             try:
-                await self._give_up(source, stop_id)
+                await self.give_up(source, stop_id)
             except JournalError as error:
                 failures.append(error)
         return combine(f"stopping run {run.identity.run_id}, which was handed over, failed in several ways", failures)

@@ -23,6 +23,7 @@ from maka.runtime.continuation.plan import plan
 from maka.runtime.continuation.safety import SafetyObservation
 from maka.runtime.continuation.shapes import Continuation, Facts
 from maka.runtime.errors import (
+    ContinuationRevalidationError,
     ForkRefused,
     HandoffRefused,
     RuntimeInteractionFailStopError,
@@ -1798,3 +1799,108 @@ def test_of_a_pause_whose_sync_failed_what_is_read_again_counts(
     # Another process knows nothing of what this one has lost.
     monkeypatch.setattr("maka.journal.rollback._beyond", {})
     go(goes_on())
+
+
+# ---------------------------------------------------------------- waiting for what may not come
+
+
+@drawn
+async def test_who_gives_up_waiting_takes_nothing_from_the_others() -> None:
+    bench = Bench(stands)
+    reading = await bench.reading()
+    request = bench.ask()
+    others = [asyncio.ensure_future(future_of(request)) for future_of in (_ready, _sealed)]
+    for future in (request.ready, request.sealed):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(future, 0.01)
+    assert await others[0] is True
+    assert request.commit()
+    assert (await others[1], await request.sealed) == (True, True)
+    await reading
+    await bench.over()
+
+
+async def _ready(request: HandoffRequest) -> bool:
+    return await request.ready
+
+
+async def _sealed(request: HandoffRequest) -> bool:
+    return await request.sealed
+
+
+@drawn
+async def test_a_backend_that_was_told_to_pause_and_does_not_end_is_given_up() -> None:
+    async def ignores(player: Player, input: SendInput) -> AsyncIterator[SessionEvent]:
+        async for event in stands(player, input):
+            yield event
+        await asyncio.sleep(100_000)
+
+    bench = Bench(ignores, deadlines=Deadlines(exit=5, dispose=5))
+    reading, request = await bench.paused()
+    assert await asyncio.wait_for(request.sealed, 60) is False
+    await asyncio.sleep(60)
+    [end] = bench.of("turn/end")
+    assert end["reason"]["failure_class"] == "backend_timeout"
+    assert "after it was told to pause in turn t1" in end["reason"]["message"]
+    assert bench.of("handoff/pause") == []
+    assert "quarantined" in str(bench.kernel.status(SESSION).quarantined)
+    reading.cancel()
+    await asyncio.gather(reading, bench.kernel.aclose(), return_exceptions=True)
+
+
+@drawn
+async def test_who_waits_for_the_exit_of_a_run_waits_no_longer_than_that_has_time() -> None:
+    async def never() -> None:
+        await asyncio.sleep(100_000)
+
+    bench = Bench(lambda player, given: Closing(stands(player, given), never), deadlines=Deadlines(exit=5, dispose=5))
+    reading, request = await bench.paused()
+    assert await request.sealed is True
+    await asyncio.wait_for(bench.kernel.exited(SESSION, "r1"), 60)
+    await bench.kernel.exited("another", "r1")
+    reading.cancel()
+    await asyncio.gather(reading, bench.kernel.aclose(), return_exceptions=True)
+
+
+@drawn
+async def test_a_stop_while_the_kernel_closes_gives_up_what_is_being_sealed() -> None:
+    bench = Bench(lingers)
+    reading, request = await bench.paused()
+
+    async def closes() -> None:
+        closing = asyncio.ensure_future(bench.kernel.aclose())
+        await asyncio.sleep(0.1)
+        await bench.stop(source="button")
+        await closing
+
+    ended = sealing(bench, lambda: asyncio.ensure_future(closes()))
+    assert await request.sealed is True
+    await ended[0]
+    [end] = bench.of("turn/end")
+    assert end["reason"] == {"kind": "aborted", "source": "button"}
+    await reading
+
+
+@drawn
+async def test_whoever_subscribes_is_told_that_a_handoff_was_given_up() -> None:
+    bench = Bench(stands)
+    await bench.handed_over()
+    await bench.stop()
+    [told] = [event for event in bench.said if event.kind == "handoff_abandoned"]
+    assert told.data == {"turn_id": "t1", "handoff_id": "h1"}
+    await bench.over()
+
+
+@drawn
+async def test_a_reader_of_compositions_that_fails_keeps_the_boundary_from_being_claimed() -> None:
+    async def broken(session: OpenSession, run_id: str) -> Any:
+        raise OSError("the reader is gone")
+
+    bench = Bench(stands, completes, read_composition=broken)
+    await bench.handed_over()
+    before = bench.types()
+    failure = await failure_of(bench.resumed())
+    assert isinstance(failure, ContinuationRevalidationError)
+    assert (failure.code, bench.types()) == ("source_identity_changed", before)
+    assert "the reader is gone" in str(failure)
+    await bench.over()

@@ -1,17 +1,19 @@
 """What a manager makes of turns that wait for a successor: stops, lists, recoveries, archives, and what it is asked."""
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from maka.runtime.backends.scripted import ScriptedBackends, Tool, scripted_backend
+from maka.journal.reader import JOURNAL
+from maka.runtime.backends.scripted import Never, ScriptedBackends, Tool, scripted_backend
 from maka.runtime.composition import RunComposition
 from maka.runtime.errors import HandoffRefused, SessionBusy
 from maka.runtime.sessions import SessionManager
 from support.lineages import COMPOSITION
-from support.managed import data_of, files_of, go, managing, told, types_of
+from support.managed import data_of, files_of, go, managing, told, types_of, until
 
 GIVEN_UP = ["turn/stop_requested", "continuation/claim", "run/created", "continuation/start", "turn/end", "run/settled"]
 
@@ -93,6 +95,76 @@ def test_a_stop_of_a_session_that_another_has_open_does_nothing(tmp_path: Path) 
             async with managing(tmp_path, playing()) as other:
                 await other.stop("s")
             assert files_of(tmp_path) == before
+
+    go(main())
+
+
+def test_a_message_behind_a_stop_is_not_taken_for_what_was_stopped(tmp_path: Path) -> None:
+    async def main() -> None:
+        await left(tmp_path)
+        async with managing(tmp_path, playing("hello")) as manager:
+            stopping = manager.stop("s")
+            sent = manager.send("s", "and now?")
+            events = asyncio.ensure_future(told(sent))
+            await stopping
+            try:
+                assert [event.kind for event in await events][-1] == "complete"
+            except SessionBusy:
+                # It came before the stop was carried out.
+                assert [event.kind for event in await told(manager.send("s", "again"))][-1] == "complete"
+
+    go(main())
+
+
+def test_who_gives_up_waiting_for_a_stop_takes_nothing_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        await left(tmp_path)
+        async with managing(tmp_path, playing()) as manager:
+            stopping = manager.stop("s")
+            stopping.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await stopping
+        assert types_of(tmp_path, "s")[-len(GIVEN_UP) :] == GIVEN_UP
+
+    go(main())
+
+
+def test_a_stop_repairs_nothing_and_leaves_nothing_open(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with managing(tmp_path, playing([Tool("a"), Never()])) as manager:
+            await manager.create(session_id="cut")
+            stream = manager.send("cut", "go")
+            await until(stream, "tool_result")
+            copied = tmp_path / "copied"
+            shutil.copytree(tmp_path / "sessions" / "cut", copied / "sessions" / "cut")
+        await left(copied)
+        damaged = copied / "sessions" / "damaged"
+        shutil.copytree(copied / "sessions" / "cut", damaged)
+        with (damaged / JOURNAL).open("r+b") as file:
+            file.seek(40)
+            file.write(b"\0\0\0")
+        before = files_of(copied)
+        async with managing(copied, playing()) as manager, managing(copied, playing()) as other:
+            for session_id in ("cut", "damaged"):
+                await manager.stop(session_id)
+                assert not manager.status(session_id).open
+            assert files_of(copied) == before
+            await manager.stop("s")
+            assert not manager.status("s").open
+            assert (await other.recover("s")).state == "unchanged"
+
+    go(main())
+
+
+def test_whoever_subscribes_is_told_that_a_handoff_was_given_up(tmp_path: Path) -> None:
+    async def main() -> None:
+        pause = await left(tmp_path)
+        async with managing(tmp_path, playing()) as manager:
+            heard: list[Any] = []
+            manager.subscribe(heard.append)
+            await manager.abandon_handoff("s", pause["handoff_id"])
+            [given_up] = [event for event in heard if event.kind == "handoff_abandoned"]
+            assert given_up.data == {"turn_id": "t", "handoff_id": pause["handoff_id"]}
 
     go(main())
 
