@@ -11,9 +11,10 @@ from typing import Any
 import attrs
 import pytest
 
-from maka.journal.errors import InvalidEvent
+from maka.journal.errors import InvalidEvent, JournalWriteError
 from maka.journal.events import Draft, JsonObject
 from maka.journal.views.interactions import Interactions
+from maka.runtime.app import App
 from maka.runtime.backends.base import BackendContext, BackendRegistry, SendInput, SteeringLease
 from maka.runtime.backends.scripted import Never, Part, Tool, scripted_backend
 from maka.runtime.composition import RunComposition
@@ -26,6 +27,7 @@ from maka.runtime.errors import (
     HandoffRefused,
     InteractionRefused,
     RuntimeOwnerCleanupError,
+    SessionBusy,
     SettleRefused,
 )
 from maka.runtime.handoff.abandonment import abandon
@@ -41,7 +43,7 @@ from maka.runtime.kernel.stream import TurnStream
 from maka.runtime.lifecycle import Lifecycle
 from maka.runtime.session_events import SessionEvent
 from support.lineages import Story
-from support.managed import go, managing, told
+from support.managed import data_of, go, managing, told
 from support.memory_journals import MemoryJournal, MemoryJournals, check_legal
 from support.plans import Session
 from support.seeded_loop import run
@@ -92,32 +94,15 @@ async def stands(input: SendInput) -> AsyncIterator[SessionEvent]:
         yield complete(input)
 
 
-class Bench:
-    """A kernel whose runs, of one session in memory, record what they are made of and play ``play``."""
+class Player:
+    """A backend whose runs record what they are made of and play ``play``."""
 
-    def __init__(self, play: Play = stands, **more: Any) -> None:
-        self.journals = MemoryJournals()
-        self.journals.create(SESSION, backend="player")
+    def __init__(self, play: Play) -> None:
         self.play = play
-        backends = BackendRegistry()
-        backends.register("player", self._built)
-        self.kernel = RuntimeKernel(
-            journals=self.journals,
-            backends=backends,
-            interaction_authority=JournalInteractions(self._opened, lifecycle=Lifecycle()),
-            observe=self._observe,
-            **more,
-        )
 
-    def _built(self, context: BackendContext) -> "Bench":
+    def built(self, context: BackendContext) -> "Player":
         self.context = context
         return self
-
-    def _opened(self, session_id: str) -> OpenSession | None:
-        return self.kernel.opened(session_id)
-
-    async def _observe(self, session_id: str, state: object) -> SafetyObservation:
-        return SEEN
 
     async def prepare_run_composition(self, run_id: str, turn_id: str) -> None:
         await self.context.record_run_composition(run_id, MADE)
@@ -130,6 +115,30 @@ class Bench:
     async def stop(self, reason: str, mode: str) -> None: ...
 
     async def dispose(self) -> None: ...
+
+
+class Bench(Player):
+    """A kernel with this backend and one session in memory."""
+
+    def __init__(self, play: Play = stands, **more: Any) -> None:
+        super().__init__(play)
+        self.journals = MemoryJournals()
+        self.journals.create(SESSION, backend="player")
+        backends = BackendRegistry()
+        backends.register("player", self.built)
+        self.kernel = RuntimeKernel(
+            journals=self.journals,
+            backends=backends,
+            interaction_authority=JournalInteractions(self._opened, lifecycle=Lifecycle()),
+            observe=self._observe,
+            **more,
+        )
+
+    def _opened(self, session_id: str) -> OpenSession | None:
+        return self.kernel.opened(session_id)
+
+    async def _observe(self, session_id: str, state: object) -> SafetyObservation:
+        return SEEN
 
     async def asked(self) -> "tuple[asyncio.Task[list[SessionEvent]], HandoffRequest]":
         """The run has begun, somebody reads it, and it was asked."""
@@ -236,6 +245,49 @@ async def test_nothing_is_committed_between_two_boundaries() -> None:
     await reading
     assert await request.sealed
     assert [data["remaining_steps"] for data in bench.of("handoff/pause")] == [2]
+    await bench.kernel.aclose()
+
+
+@in_several_orders
+async def test_a_stop_ends_a_boundary_at_which_the_backend_gives_no_signal() -> None:
+    said: list[str] = []
+
+    async def patient(input: SendInput) -> AsyncIterator[SessionEvent]:
+        said.append(await input.handoff_boundary(None, 2))
+        if said == ["continue"]:
+            yield complete(input)
+
+    bench = Bench(patient)
+    reading, request = await bench.asked()
+    assert await request.ready
+    await bench.kernel.stop_session(SESSION)
+    await reading
+    assert said == ["pause"], "its turn has ended, and it with it"
+    assert await request.sealed is False
+    assert bench.ends() == [("r1", "aborted", None)]
+    await bench.kernel.aclose()
+
+
+@in_several_orders
+async def test_nobody_waits_for_the_signal_of_a_request_that_is_over() -> None:
+    async def going_on(input: SendInput) -> AsyncIterator[SessionEvent]:
+        assert await input.handoff_boundary(None, 2) == "continue"
+        await asyncio.sleep(2)
+        waiting.extend(task.get_name() for task in asyncio.all_tasks() if "signal" in task.get_name())
+        yield complete(input)
+
+    waiting: list[str] = []
+    bench = Bench(going_on)
+    stream = bench.kernel.start_turn(SESSION, turn_id="t1", run_id="r1", text="go")
+    reading = asyncio.ensure_future(read(stream))
+    await stream.started()
+    request = bench.kernel.request_run_handoff(SESSION, "r1", pause("r1"), asyncio.Event())
+    assert request is not None
+    assert [task for task in asyncio.all_tasks() if "signal" in task.get_name()]
+    assert await request.ready
+    request.cancel()
+    await reading
+    assert waiting == []
     await bench.kernel.aclose()
 
 
@@ -360,6 +412,94 @@ async def test_a_successor_that_is_cut_off_before_its_start_ends_nothing() -> No
 
 
 # ---------------------------------------------------------------- who hands over
+
+
+class Eyes:
+    """A safety inspector that takes its time as long as ``open`` is not set."""
+
+    def __init__(self) -> None:
+        self.looking, self.open = asyncio.Event(), asyncio.Event()
+        self.open.set()
+
+    def shut(self) -> None:
+        self.looking.clear()
+        self.open.clear()
+
+    async def inspect_continuation_safety(self, session_id: str) -> SafetyObservation:
+        self.looking.set()
+        await self.open.wait()
+        return SEEN
+
+
+def watched(play: Play, eyes: Eyes) -> App:
+    return App(
+        backends={"player": Player(play).built},
+        default_backend="player",
+        permission_mode="bypass",
+        safety_inspector=eyes,
+    )
+
+
+def test_who_hands_over_is_told_that_the_backend_has_left_the_boundary_meanwhile(tmp_path: Path) -> None:
+    """It looks whether a successor could go on, and the run does so before it is told to pause."""
+    handing: list[asyncio.Future[JsonObject]] = []
+    goes_on: list[bool] = []
+
+    async def main() -> None:
+        eyes = Eyes()
+
+        async def impatient(input: SendInput) -> AsyncIterator[SessionEvent]:
+            eyes.shut()
+            handing.append(asyncio.ensure_future(manager.hand_over("s")))
+            while not input.handoff_wanted():
+                await asyncio.sleep(0)
+            assert await input.handoff_boundary(eyes.looking, 3) == "continue"
+            eyes.open.set()
+            await asyncio.wait(handing, timeout=2)
+            goes_on.append(handing[0].done())
+            yield complete(input)
+
+        async with managing(tmp_path, watched(impatient, eyes)) as manager:
+            await manager.create(session_id="s")
+            events = await told(manager.send("s", "go"))
+            assert events[-1].kind == "complete"
+            with pytest.raises(HandoffRefused):
+                await handing[0]
+
+    go(main())
+    assert goes_on == [True], "it is told while the run goes on"
+
+
+def test_while_a_successor_is_about_to_start_its_handoff_is_not_given_up(tmp_path: Path) -> None:
+    async def main() -> None:
+        eyes = Eyes()
+
+        async def plays(input: SendInput) -> AsyncIterator[SessionEvent]:
+            if input.continuation is None:
+                handing.append(asyncio.ensure_future(manager.hand_over("s")))
+                while not input.handoff_wanted():
+                    await asyncio.sleep(0)
+                assert await input.handoff_boundary(None, 3) == "pause"
+                return
+            yield complete(input)
+
+        handing: list[asyncio.Future[JsonObject]] = []
+        async with managing(tmp_path, watched(plays, eyes)) as manager:
+            await manager.create(session_id="s")
+            await told(manager.send("s", "go"))
+            pause = await handing[0]
+            planned = await manager.plan_safe_boundary_continuation("s", purpose="handoff")
+            eyes.shut()
+            reading = asyncio.ensure_future(told(manager.resume_safe_boundary_continuation(planned)))
+            await eyes.looking.wait()
+            assert (await manager.read("s")).handoffs()[0]["state"] == "pending"
+            with pytest.raises(SessionBusy):
+                await manager.abandon_handoff("s", pause["handoff_id"])
+            eyes.open.set()
+            assert (await reading)[-1].kind == "complete"
+
+    go(main())
+    assert [end["reason"]["kind"] for end in data_of(tmp_path, "s", "turn/end")] == ["completed"]
 
 
 def test_what_is_not_waited_for_any_more_is_taken_back(tmp_path: Path) -> None:
@@ -540,6 +680,27 @@ class Unready(Bench):
         if run_id != "r1":
             raise RuntimeError("the prompt is not there")
         await super().prepare_run_composition(run_id, turn_id)
+
+
+class Failing(Bench):
+    """One whose journal fails as it records what a successor is made of."""
+
+    async def prepare_run_composition(self, run_id: str, turn_id: str) -> None:
+        if run_id != "r1":
+            raise JournalWriteError("the disk is full")
+        await super().prepare_run_composition(run_id, turn_id)
+
+
+@in_several_orders
+async def test_a_journal_that_fails_under_a_successor_is_no_other_agent() -> None:
+    """It has no end that could be trusted to be written: the journal is opened again before anything else."""
+    bench = Failing()
+    await bench.handed_over()
+    with pytest.raises(JournalWriteError, match="the disk is full"):
+        await read(await bench.successor())
+    assert bench.kernel.status(SESSION).degraded is not None
+    assert bench.ends() == []
+    await bench.kernel.aclose()
 
 
 async def unreadable(session: OpenSession, run_id: str) -> JsonObject | None:

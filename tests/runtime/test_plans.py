@@ -13,8 +13,9 @@ import maka
 from maka.journal.errors import InvalidEvent, JournalLocked, JournalWriteError, SessionNotFound
 from maka.journal.events import Draft, Event
 from maka.journal.state import State
-from maka.runtime.backends.scripted import Emit, Never
+from maka.runtime.backends.scripted import Emit, Faults, Never
 from maka.runtime.errors import KernelClosed, PlanRefused
+from maka.runtime.journals import OpenSession
 from maka.runtime.plans import SessionPlans, interrupted
 from maka.runtime.sessions import SessionManager
 from support.builder import Builder, digest
@@ -592,6 +593,38 @@ def test_a_recovery_interrupts_what_a_process_left_behind(tmp_path: Path) -> Non
 
     go(main())
     assert len(data_of(tmp_path, "s", "plan/execution")) == 1
+
+
+def test_a_recovery_leaves_to_a_turn_that_is_about_to_begin_what_it_may_carry_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of such a turn nothing is in the journal yet."""
+
+    async def main() -> None:
+        async with managing(tmp_path, playing(["a"], ["b"], faults=Faults(build_delay=0.05))) as manager:
+            await manager.create(session_id="s")
+            row = await manager.plans.propose("s", title="work", steps=[STEP])
+            row = await manager.plans.approve("s", row["proposal_id"], expected_revision=1)
+            append, asked, sent = manager.kernel.append, asyncio.Event(), asyncio.Event()
+
+            async def later(session_id: str, decide: Callable[[OpenSession], Sequence[Draft]]) -> list[Event]:
+                asked.set()
+                await sent.wait()
+                return await append(session_id, decide)
+
+            monkeypatch.setattr(manager.kernel, "append", later)
+            recovering = asyncio.ensure_future(manager.recover("s"))
+            await asked.wait()
+            reading = asyncio.ensure_future(told(manager.send("s", "go")))
+            while not manager.status("s").turns:
+                await asyncio.sleep(0)
+            sent.set()
+            assert (await recovering).interrupted is None
+            assert not data_of(tmp_path, "s", "turn/start")
+            await reading
+            assert await manager.plans.list("s") == [row]
+
+    go(main())
 
 
 def test_a_recovery_interrupts_what_nobody_carries_out_here(tmp_path: Path) -> None:
