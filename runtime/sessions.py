@@ -692,7 +692,11 @@ class SessionManager:
                 code="would_park",
             )
         if not request.commit():
-            raise _ended_otherwise(session_id, run_id)
+            raise HandoffRefused(
+                f"run {run_id} of session {session_id} did not wait where it could be handed over, and goes on or has "
+                "ended; try again while it runs",
+                code="not_reached",
+            )
 
     async def abandon_handoff(self, session_id: str, handoff_id: str, reason: str | None = None) -> "Events":
         """Gives up a handoff whose successor has not started: its turn has failed, and new messages are taken again.

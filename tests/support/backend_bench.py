@@ -137,7 +137,7 @@ class Bench:
                 interactions=self.person,
                 max_steps=self.max_steps,
                 handoff_boundary=self._stand,
-                handoff_wanted=lambda: self.wanted(),
+                handoff_wanted=self.wanted,
                 pull_steering=self._pull,
                 ack_steering=lambda ids: self.settled.append(("ack", list(ids))),
                 nack_steering=lambda ids: self.settled.append(("nack", list(ids))),
