@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from ...journal.events import Draft
 from ..tasks import seen
@@ -21,7 +22,6 @@ class HandoffRequest:
         self.pause = pause
         self._ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._sealed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._sealed.add_done_callback(seen)
         #: The backend stands at a boundary, with so many steps to go.
         self.held = False
         self.remaining_steps: int | None = None
@@ -86,11 +86,26 @@ class HandoffRequest:
                 self._sealed.set_result(sealed)
             else:
                 self._sealed.set_exception(sealed)
+                seen(self._sealed)
         self._changed()
 
 
 def _own(future: "asyncio.Future[bool]") -> "asyncio.Future[bool]":
     """For one who waits: cancelling it cancels nothing of the others."""
-    own = asyncio.shield(future)
-    own.add_done_callback(seen)
+    if future.done():
+        return future
+    own: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    future.add_done_callback(partial(_told, own))
     return own
+
+
+def _told(own: "asyncio.Future[bool]", future: "asyncio.Future[bool]") -> None:
+    if own.done():
+        return
+    error = future.exception()
+    if error is None:
+        own.set_result(future.result())
+    else:
+        own.set_exception(error)
+        # At once: nobody has to wait, and the loop may end before it calls back.
+        seen(own)

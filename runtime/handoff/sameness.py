@@ -7,7 +7,7 @@ start, and what differs then ends it before that backend is called.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ...journal.errors import JournalError
+from ...journal.errors import InvalidEvent, JournalError
 from ...journal.events import JsonObject
 from ..composition import RunComposition, drift
 from ..continuation.shapes import Continuation
@@ -60,6 +60,8 @@ async def prepared(
         raise _unavailable(f"the backend of {run} offers no composition preparation (`prepare_run_composition`)")
     try:
         await prepare(continuation.run_id, continuation.turn_id)
+    except InvalidEvent as error:
+        raise _unavailable(f"the composition preparation of {run} recorded what is refused ({error})") from error
     except JournalError:
         raise
     except Exception as error:

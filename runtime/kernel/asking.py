@@ -8,6 +8,7 @@ from ...journal.events import JsonObject
 from ..backends.base import InteractionKind
 from ..errors import InteractionRefused, RuntimeInteractionInvariantError
 from ..session_events import SessionEvent
+from ..tasks import seen
 from .authority import ClosureReason, InteractionRequest
 
 if TYPE_CHECKING:
@@ -126,6 +127,8 @@ class RunInteractions:
         for outcome in self._asked:
             if not outcome.done():
                 outcome.set_exception(error)
+                # Whoever waits for it may be cancelled in the same moment.
+                seen(outcome)
 
     def settle(self, reason: ClosureReason) -> None:
         """The closures are durable; whoever waits still, goes on with them."""

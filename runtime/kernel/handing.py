@@ -6,7 +6,7 @@ first: a stop that was seen before wins, a later one waits for the seal and give
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ...journal.errors import InvalidEvent
 from ...journal.events import Draft, JsonObject
@@ -21,6 +21,9 @@ from .reasons import Misbehaved
 
 if TYPE_CHECKING:
     from .run import Run
+
+#: More steps than a number of the journal can count.
+_MANY: Final = 2**63
 
 
 class Handing:
@@ -104,7 +107,7 @@ class Handing:
         """See ``SendInput.handoff_boundary``."""
         run, ledger = self._run, self._run.ledger
         assert ledger is not None
-        if remaining_steps is not None and (remaining_steps.__class__ is not int or remaining_steps <= 0):
+        if remaining_steps is not None and (remaining_steps.__class__ is not int or not 0 < remaining_steps < _MANY):
             text = (
                 f"the backend has {remaining_steps!r} steps to go at a step boundary; tell a positive number, or None"
             )

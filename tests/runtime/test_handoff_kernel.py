@@ -586,7 +586,7 @@ async def test_what_a_preview_shows_is_what_seals_the_run() -> None:
 
 @drawn
 async def test_a_number_of_steps_that_can_be_none_fails_the_run() -> None:
-    for remaining in (0, -1, True, "2", 2.0):
+    for remaining in (0, -1, True, "2", 2.0, 2**63):
 
         async def claims(player: Player, input: SendInput, said: Any = remaining) -> AsyncIterator[SessionEvent]:
             await player.prepared()
@@ -1338,7 +1338,7 @@ async def test_a_kernel_that_closes_stops_a_run_that_was_told_to_pause() -> None
 
 @drawn
 async def test_a_consumer_that_leaves_before_the_seal_stops_the_run() -> None:
-    bench = Bench(stands)
+    bench = Bench(lingers)
     stream = bench.start()
     await anext(stream)
     request = bench.ask()

@@ -682,6 +682,13 @@ class Unready(Bench):
         await super().prepare_run_composition(run_id, turn_id)
 
 
+class Mistaken(Bench):
+    """One that records of a successor what is another run's."""
+
+    async def prepare_run_composition(self, run_id: str, turn_id: str) -> None:
+        await super().prepare_run_composition("r1" if run_id == "r1" else "another", turn_id)
+
+
 class Failing(Bench):
     """One whose journal fails as it records what a successor is made of."""
 
@@ -712,6 +719,7 @@ async def unreadable(session: OpenSession, run_id: str) -> JsonObject | None:
     ("bench", "words"),
     [
         (Unready, "composition preparation .* failed .*the prompt is not there"),
+        (Mistaken, "composition preparation .* recorded what is refused .*run another of session"),
         (lambda: Bench(read_composition=unreadable), "Run Composition of run r1' .* cannot be read"),
     ],
 )
