@@ -1,6 +1,6 @@
 """What can be done next with a session, as its read models tell it: commands, and why. No I/O."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from shlex import quote
 from typing import Any, Final
 
@@ -36,6 +36,11 @@ _OUTCOMES: Final = {
 #: How a handoff stands whose successor may still come.
 _WAITS: Final = ("pending", "claimed")
 #: What goes on where no command does.
+#: Of a successor that can neither go on nor be given up.
+STUCK: Final = (
+    "whose ids are taken: in your program, fork the session behind its last turn that ended (`manager.fork`), or begin "
+    "another"
+)
 _MESSAGE: Final = "send a message in your program (`manager.send`)"
 
 
@@ -71,6 +76,11 @@ def _newest(handoffs: Sequence[Doc], turns: Sequence[Doc], states: Sequence[str]
     return next((row for row in reversed(handoffs) if row["state"] in states and row["turn_id"] in found), None)
 
 
+def stuck(findings: Iterable[Any]) -> bool:
+    """Do the findings of a session say that its handoff has no way out? As a document or a ``Session`` has them."""
+    return any((each["code"] if isinstance(each, dict) else each.code) == "handoff_stuck" for each in findings)
+
+
 def given_up(handoff: Doc, session: str) -> str:
     """The command that gives a handoff up, of the session as commands name it."""
     return f"maka session settle {session} --handoff {quote(handoff['handoff_id'])}"
@@ -103,12 +113,30 @@ def _handoff(doc: Doc, words: Words, lost: bool) -> Iterator[Step]:
         return
     number = next(turn["turn"] for turn in doc["turns"] if turn["turn_id"] == handoff["turn_id"])
     waits = f"turn {number} was handed over and waits for run {handoff['successor_run_id']}"
-    if lost or doc["settings"].get("archived") is True:
-        why = "lines of the journal are lost" if lost else "the session is archived"
+    if stuck(doc["findings"]):
+        yield {"command": None, "why": f"{waits}, {STUCK}"}
+        return
+    why = next((why for why, holds in _parks(doc, handoff["run_id"], lost).items() if holds), None)
+    if why is not None:
         yield {"command": given_up(handoff, words.session), "why": f"{waits}, and {why}; this gives the handoff up"}
         return
     for command in (words.resume, given_up(handoff, words.session)):
         yield {"command": command, "why": f"{waits}; let that finish it, or give the handoff up"}
+
+
+def _parks(doc: Doc, run_id: str, lost: bool) -> dict[str, bool]:
+    """Why nothing goes on from a run, whatever else is so."""
+    return {
+        "lines of the journal are lost": lost,
+        "the session is archived": doc["settings"].get("archived") is True,
+        "the header of its run is lost": _unreadable(doc, run_id),
+    }
+
+
+def _unreadable(doc: Doc, run_id: str) -> bool:
+    """Is nothing on record of what a run was set up with? What claims it would say so, too."""
+    bare = any(run["run_id"] == run_id and run.get("invocation_id") == "" for run in doc["runs"])
+    return bare and all(claim["target"]["run_id"] != run_id for claim in doc["continuations"])
 
 
 def _claims(doc: Doc, unknown: Sequence[Doc], words: Words, lost: bool) -> Iterator[Step]:
@@ -178,6 +206,8 @@ def _goes_on(doc: Doc, newest_run: str | None, words: Words, lost: bool) -> list
         return []
     if lost:
         return [_message(stopped, "and lines of the journal are lost, so no run goes on from there")]
+    if _unreadable(doc, last):
+        return [_message(stopped, "and the header of its run is lost, so none goes on from there")]
     if last not in runs:
         return [_message(stopped, "and the run that was to go on from there never began")]
     stopped = _stopped(doc, runs[last])

@@ -157,12 +157,13 @@ class Meant:
     """What is to go on: the run, if one was named. ``handoff``: what is resumed is this one's turn, by its successor.
 
     ``waits``: the handoff that waits in the session, whatever is resumed. A successor that was cut off behind its start
-    waits no more, and why it cannot go on is told by a plan for its handoff.
+    waits no more, and why it cannot go on is told by a plan for its handoff. ``stuck``: its ids are taken.
     """
 
     run_id: str | None
     handoff: onward.Doc | None
     waits: onward.Doc | None
+    stuck: bool
 
 
 def meant_by(place: Place, typed: str | None) -> Meant:
@@ -172,12 +173,13 @@ def meant_by(place: Place, typed: str | None) -> Meant:
     run_id = None if typed is None else naming.run(typed, session.runs(), turns)
     waits = onward.waiting(handoffs, turns)
     handoff = onward.cut_off(handoffs, turns) if waits is None else waits
+    stuck = onward.stuck(session.findings)
     if handoff is None:
-        return Meant(run_id, None, waits)
+        return Meant(run_id, None, waits, stuck)
     chain = next(turn["run_ids"] for turn in turns if turn["turn_id"] == handoff["turn_id"])
     if run_id is None or run_id in (*chain, handoff["successor_run_id"]):
-        return Meant(handoff["run_id"], handoff, waits)
-    return Meant(run_id, None, waits)
+        return Meant(handoff["run_id"], handoff, waits, stuck)
+    return Meant(run_id, None, waits, stuck)
 
 
 async def planned(
@@ -232,9 +234,8 @@ async def planned(
         waits = f"Turn {meant.waits['turn_id']} waits for run {meant.waits['successor_run_id']}, to which it was handed"
         ways = "Let that go on, once nothing stands in its way" if meant.handoff is None else "Mend that and try again"
         command = onward.given_up(meant.waits, quote(place.session_id))
-        message = (
-            f"{waits}. {ways}; or give the handoff up with `{command}`: then the turn has failed, and can be resumed."
-        )
+        up = f"{ways}; or give the handoff up with `{command}`: then the turn has failed, and can be resumed"
+        message = f"{waits}, {onward.STUCK}." if meant.stuck else f"{waits}. {up}."
         others = [row for row in doc["diagnostics"] if row["code"] != "handoff_pending"]
         doc["diagnostics"] = [*others, {"code": "handoff_pending", "message": message}]
     if meant.handoff is not None and plan.continuation is not None:

@@ -60,6 +60,11 @@ CODES: Final[dict[str, Code]] = {
         "look at what the run may have done, then end it with `maka session settle TARGET --claim ID`; "
         "the model is not asked again",
     ),
+    "handoff_stuck": Code(
+        "warning",
+        "no repair decides this, and the turn cannot be ended; fork the session behind its last "
+        "turn that ended (`manager.fork`), or begin another",
+    ),
     "parent_missing": Code("warning", "put the parent session back beside this one; the fork stays readable by itself"),
     "parent_mismatch": Code(
         "warning", "restore the parent as it was at the fork point; the fork stays readable by itself"

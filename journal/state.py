@@ -10,13 +10,14 @@ from typing import Any, Final
 
 import attrs
 
+from .codec import check_shape
 from .errors import InvalidEvent
 from .events import EVENT_TYPES, Draft, Event, JsonObject, is_extension
 from .findings import Finding, FindingList
 from .views import admissions, blobs, continuations, interactions, order, plans, queue, runs, session, turns, usage
 from .views.admissions import Admissions
 from .views.blobs import Blobs
-from .views.continuations import Continuations
+from .views.continuations import Continuations, Handoff
 from .views.interactions import Interactions
 from .views.plans import Plans
 from .views.problem import Problem, mapping, sequence, text_of, whole
@@ -197,7 +198,9 @@ class State:
             found.append(Finding("admitted_without_run", what, seq=admission.seq))
         for handoff in self.continuations.pending():
             turn = self.turns.open.get(handoff.data["turn_id"])
-            if turn is not None and turn.pause == handoff.handoff_id and turn.turn_id not in self.turns.stops:
+            if turn is None or turn.pause != handoff.handoff_id or turn.turn_id in self.turns.stops:
+                continue
+            if not self.taken(handoff):  # else it is told as stuck
                 waits = f"turn {turn.turn_id} is paused and waits for run {handoff.data['successor_run_id']}"
                 what = f"{waits} (handoff {handoff.handoff_id})"
                 found.append(Finding("pending_handoff", what, seq=handoff.seq))
@@ -233,6 +236,23 @@ class State:
         ids = {"run_id": run_id, "turn_id": turn_id}
         return free and admissions.judge_created(self.admissions, {"run": ids}) is None
 
+    def taken(self, handoff: Handoff) -> bool:
+        """Does something else hold what a pause has reserved? Then its successor neither goes on nor is given up.
+
+        A run with exactly the ids of the pause, of which nothing is known but that it was created, is the successor.
+        """
+        pause, held = handoff.data, self.continuations
+        claim_id, successor, turn_id = pause["claim_id"], pause["successor_run_id"], pause["turn_id"]
+        if successor in self.admissions.by_run or not self.startable(successor, turn_id):
+            return True
+        if (claim := held.claims.get(claim_id)) is not None:
+            fits = (claim.purpose, claim.target_run_id, claim.target_turn_id) == ("handoff", successor, turn_id)
+            return not (fits and held.by_target.get(successor) == claim_id)
+        paused, created = self.runs.settled(pause["run_id"]), self.runs.live.get(successor)
+        if paused is None or successor in held.by_target or paused.terminal_sum in held.by_boundary:
+            return True
+        return created is not None and not _promised_run(created.header, pause, paused.terminal_sum)
+
     def lineage_fault(self, run_id: str) -> tuple[str, str] | None:
         """Why nothing goes on from a run, as far as its lineage is concerned: a stable code and a sentence.
 
@@ -253,7 +273,7 @@ class State:
         return continuations.rows(self.continuations, self.runs, self.turns)
 
     def handoff_rows(self) -> list[JsonObject]:
-        return continuations.handoff_rows(self.continuations)
+        return continuations.handoff_rows(self.continuations, self.turns)
 
     def interaction_rows(self) -> list[JsonObject]:
         return interactions.rows(self.interactions)
@@ -305,6 +325,20 @@ class State:
 # ---------------------------------------------------------------- the fold, where several views are needed
 
 
+def _promised_run(header: JsonObject | None, pause: JsonObject, boundary_digest: str | None) -> bool:
+    """Is this the header of the successor that a pause has reserved, and one that can be claimed?"""
+    if header is None or header.get("invocation_id") != pause["successor_invocation_id"]:
+        return False
+    said, wanted = header.get("continuation"), {"claim_id": pause["claim_id"], "boundary_digest": boundary_digest}
+    if said is not None and {key: mapping(said).get(key) for key in wanted} != wanted:
+        return False
+    try:
+        check_shape(Draft("run/created", {"run": header}))
+    except InvalidEvent:
+        return False
+    return True
+
+
 def _each(handlers: Sequence[Callable[[Event], Problem | None]], event: Event) -> Problem | None:
     """An event is told of once, however many relations it breaks."""
     found: Problem | None = None
@@ -336,9 +370,11 @@ def _gap(state: State, event: Event) -> Problem | None:
     return None
 
 
-def _unanswered(state: State, event: Event) -> Problem | None:
+def _ending(state: State, event: Event) -> Problem | None:
     turn = state.turns.open.get(event.data["turn_id"])
     if turn is not None:
+        if turn.pause is not None and event.data.get("synthesized") is True:
+            state.continuations.handoffs[turn.pause].over = True  # a repair gave it up, by a start that was lost
         for call in turn.unanswered():
             what = f'the call {call.call_id} of tool "{call.name}" has no result, and its turn {turn.turn_id} has ended'
             seq = call.call_seq if call.call_seq is not None else call.message_seq
@@ -424,7 +460,7 @@ def _startable(state: State, run_id: str, turn_id: Any) -> bool:
 
 
 #: Runs before the views' handlers; behind them; in their place.
-_FIRST: Final[dict[str, Callable[[State, Event], Problem | None]]] = {"turn/end": _unanswered, "journal/gap": _gap}
+_FIRST: Final[dict[str, Callable[[State, Event], Problem | None]]] = {"turn/end": _ending, "journal/gap": _gap}
 _LAST: Final[dict[str, Callable[[State, Event], Problem | None]]] = {
     "continuation/claim": _claim,
     "continuation/start": _started,
@@ -560,7 +596,8 @@ def _refuse_interaction(state: State, data: JsonObject) -> str | None:
 def _refuse_claim(state: State, data: JsonObject) -> str | None:
     target = data["target_run"]
     turn_id, run_id = target["turn_id"], target["run_id"]
-    if state.runs.known(run_id) or run_id in state.admissions.by_run:
+    created = _created_as(state, data)
+    if (state.runs.known(run_id) and not created) or run_id in state.admissions.by_run:
         return f"run {run_id} exists already"
     if data["purpose"] == "handoff":
         turn = state.turns.open.get(turn_id)
@@ -575,6 +612,16 @@ def _refuse_claim(state: State, data: JsonObject) -> str | None:
     elif (sentence := _claimed_before(state)) is not None:
         return sentence
     return _refuse_boundary(state, data)
+
+
+def _created_as(state: State, data: JsonObject) -> bool:
+    """Is the run of a handoff's claim there, as the claim has it, and nothing more known of it? So the claim of a
+    successor that was created is made anew where it was lost.
+    """
+    target = data["target_run"]
+    run = state.runs.live.get(target["run_id"])
+    same = run is not None and run.header == target and data["purpose"] == "handoff"
+    return same and state.startable(target["run_id"], target["turn_id"])
 
 
 def _refuse_boundary(state: State, data: JsonObject) -> str | None:
@@ -601,10 +648,10 @@ def _refuse_boundary(state: State, data: JsonObject) -> str | None:
         return f"the segments of its boundary are not the lineage of run {run_id}"
     if not 0 <= data["replay_through_seq"] <= run.terminal_seq:
         return f"it replays up to event {data['replay_through_seq']}, and run {run_id} ends with {run.terminal_seq}"
-    return _refuse_target(data)
+    return _refuse_target(data, created=_created_as(state, data))
 
 
-def _refuse_target(data: JsonObject) -> str | None:
+def _refuse_target(data: JsonObject, *, created: bool) -> str | None:
     """What the run that is reserved says of its claim."""
     target = data["target_run"]
     if target["created_at"] != data["claimed_at"]:
@@ -612,7 +659,9 @@ def _refuse_target(data: JsonObject) -> str | None:
     continuation = target.get("continuation")
     if continuation is None:
         return None
-    wrong = [key for key in ("claim_id", "boundary_digest", "source") if continuation.get(key) != data[key]]
+    # What a run that is there says of its source may be more than is left of that.
+    said = ("claim_id", "boundary_digest") if created else ("claim_id", "boundary_digest", "source")
+    wrong = [key for key in said if continuation.get(key) != data[key]]
     return f"run {target['run_id']} names another {wrong[0]} than claim {data['claim_id']} does" if wrong else None
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import attrs
 
+from ..journal.errors import JournalError
 from ..journal.events import Draft, JsonObject, RunHeader, json_kinds
 from ..journal.findings import Finding
 from ..journal.pairing import Call
@@ -47,18 +48,23 @@ def abandonment(state: State, handoff_id: str, reason: JsonObject) -> list[Draft
     """The batch that gives a pending handoff up: its successor is claimed and created, as far as it was not, started by
     the repair, and ends the turn with ``reason``, a turn/end's.
 
-    Empty where there is no such handoff, where it waits no more, and where something else holds the ids that it has
-    reserved.
+    Empty where there is no such handoff, and where it waits no more. Raises JournalError where something else holds
+    the ids that it has reserved: only its successor may end the turn, and there can be none.
     """
     handoff = state.continuations.handoffs.get(handoff_id)
     turn = None if handoff is None else state.turns.open.get(handoff.data["turn_id"])
-    if turn is None or turn.pause != handoff_id:
+    if handoff is None or turn is None or turn.pause != handoff_id:
         return []
     planner = _Planner(state, None, state.turns.last)
     claim = planner.handoff_claim(turn)
-    if claim is not None:
-        planner.close_interactions(turn)
-        planner.give_up(claim, reason)
+    if claim is None:
+        what = f"handoff {handoff_id} cannot be given up, because the ids that it reserved are taken"
+        raise JournalError(
+            f"{what}; fork the session behind its last turn that ended (`manager.fork`), or begin another",
+            seq=handoff.seq,
+        )
+    planner.close_interactions(turn)
+    planner.give_up(claim, reason)
     return planner.drafts
 
 
@@ -275,7 +281,15 @@ class _Planner:
 
     def turn(self, turn: OpenTurn) -> None:
         stop = self.stop_of(turn.turn_id)
-        abandoned = self.handoff_claim(turn) if turn.rest == "paused" and stop is not None else None
+        abandoned = self.handoff_claim(turn) if turn.rest == "paused" else None
+        if turn.rest == "paused" and abandoned is None:
+            handoff = self.state.continuations.handoffs[turn.pause or ""]
+            self.found(
+                "handoff_stuck",
+                f"turn {turn.turn_id} waits for run {handoff.data['successor_run_id']} (handoff {turn.pause}), which "
+                "can neither go on nor be given up, because the ids that were reserved are taken",
+                handoff.seq,
+            )
         if self.left_alone(turn) or (turn.rest == "paused" and abandoned is None):
             self.live.update(turn.run_ids)
             return
@@ -318,28 +332,26 @@ class _Planner:
     def handoff_claim(self, turn: OpenTurn) -> Claim | None:
         """The claim by which a paused turn's successor goes on: the one on disk, else one with the pause's ids.
 
-        None where the ids that the pause reserved are held by something else. Nothing is replayed to a successor that
+        None where the ids that the pause reserved are held by something else. A run that was created as the pause says
+        is the successor, whose claim was lost: it is claimed as it is. Nothing is replayed to a successor that
         is started by the repair, and nothing of what the paused run holds is hidden for its sake.
         """
         state, continuations = self.state, self.state.continuations
         handoff = continuations.handoffs[turn.pause or ""]
         pause = handoff.data
-        successor = pause["successor_run_id"]
         claim = continuations.claims.get(pause["claim_id"])
+        if state.taken(handoff):
+            return None
         if claim is not None:
-            fits = (claim.purpose, claim.target_run_id, claim.target_turn_id) == ("handoff", successor, turn.turn_id)
-            held = continuations.by_target.get(successor) == claim.claim_id
-            return claim if fits and held and state.startable(successor, turn.turn_id) else None
+            return claim
         paused = state.runs.settled(pause["run_id"])
-        taken = state.runs.known(successor) or successor in continuations.by_target
-        if paused is None or taken or successor in state.admissions.by_run:
-            return None
-        if paused.terminal_sum in continuations.by_boundary:
-            return None
+        assert paused is not None, "a run that was handed over is over"
+        created = state.runs.live.get(pause["successor_run_id"])
         segments = state.segments(paused.run_id)
         source = {key: segments[-1][key] for key in ("run_id", "invocation_id", "turn_id")}
         source["high_water"] = handoff.seq
         boundary = {"claim_id": pause["claim_id"], "boundary_digest": paused.terminal_sum, "source": source}
+        target = self.successor(pause, handoff.source, boundary) if created is None else mapping(created.header)
         data: JsonObject = {
             "claim_id": pause["claim_id"],
             "purpose": "handoff",
@@ -349,8 +361,8 @@ class _Planner:
             "replay_digest": _NOTHING_REPLAYED,
             "replay_through_seq": handoff.seq,
             "source": source,
-            "target_run": self.successor(pause, handoff.source, boundary),
-            "claimed_at": state.last_ts,
+            "target_run": target,
+            "claimed_at": target["created_at"],
         }
         return Claim(pause["claim_id"], handoff.seq, data, paused.run_id, 1)
 

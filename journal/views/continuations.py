@@ -128,14 +128,14 @@ class Continuations:
         """Handoffs whose successor has not started, oldest first."""
         return [self.handoffs[handoff_id] for handoff_id in self.pausing.values()]
 
-    def decided(self, turn_id: str) -> Handoff | None:
-        """The handoff that the turn waits for, which does so no more."""
+    def decided(self, turn_id: str, run_id: Any) -> None:
+        """The turn waits for its successor no more: this run has gone on with it, handed it over or ended it."""
         handoff_id = self.pausing.pop(turn_id, None)
-        if handoff_id is None:
-            return None
-        handoff = self.handoffs[handoff_id]
-        handoff.source = {}
-        return handoff
+        if handoff_id is not None:
+            handoff = self.handoffs[handoff_id]
+            handoff.source = {}
+            if handoff.data["successor_run_id"] != run_id:
+                handoff.over = True
 
     def promised(self, run_id: str) -> str | None:
         """The pending handoff that has this run for its successor."""
@@ -149,6 +149,8 @@ def claim_state(claim: Claim, runs: Runs, turns: Turns) -> ClaimState:
     if run_id in runs.closed:
         return "settled"
     run, turn = runs.live.get(run_id), turns.by_run(run_id)
+    if turn is not None and turn.newest_run != run_id:
+        return "settled"  # another run carries its turn: what ended it was lost
     if turn is not None:
         rests = turn.rest == "indeterminate" and turns.left_alone(turn)
         return "started_indeterminate" if rests else "repair_required"
@@ -165,11 +167,18 @@ def is_awaited(claim: Claim, turns: Turns) -> bool:
     return claim.start_seq is None and entry is not None and entry[2] == "resume"
 
 
-def handoff_state(handoff: Handoff, claims: dict[str, Claim]) -> HandoffState:
-    claim = claims.get(handoff.data["claim_id"])
-    if claim is None or claim.start_seq is None:
-        return "abandoned" if handoff.over else "pending" if claim is None else "claimed"
-    return "abandoned" if claim.start_kind == "claim_repair" else "continued"
+def handoff_state(handoff: Handoff, continuations: Continuations, turns: Turns) -> HandoffState:
+    """How a handoff stands. Where its successor's start was lost, what is known of the successor tells."""
+    claim, turn_id = continuations.claims.get(handoff.data["claim_id"]), handoff.data["turn_id"]
+    if claim is not None and claim.start_seq is not None:
+        return "abandoned" if claim.start_kind == "claim_repair" else "continued"
+    if handoff.over:
+        return "abandoned"
+    turn = turns.open.get(turn_id)
+    went_on = turn is not None and handoff.data["successor_run_id"] in turn.run_ids
+    if went_on or continuations.pausing.get(turn_id) != handoff.handoff_id:
+        return "continued"
+    return "pending" if claim is None else "claimed"
 
 
 # ---------------------------------------------------------------- what no correct writer produces, what is refused
@@ -281,7 +290,7 @@ def judge_lineage(continuations: Continuations, runs: Runs, claim: Claim, segmen
     listed = [_mark(mapping(segment)) for segment in segments]
     if len({target, *(run_id for run_id, *_ in listed)}) <= len(listed):
         return "runtime_lineage_cycle", f"{who} names a run twice among its boundary and its target {target}"
-    if runs.known(target):
+    if runs.known(target) and not _claimed_anew(runs, claim):
         return "runtime_lineage_cycle", f"{who} reserves run {target}, which was there before"
     source = text_of(claim.data["source"].get("run_id")) or ""
     if len(listed) == claim.depth:  # else the lineage need not be walked
@@ -296,6 +305,13 @@ def judge_lineage(continuations: Continuations, runs: Runs, claim: Claim, segmen
             what = f"{who} names event {mark[0]} as the terminal fact of run {run_id}, and it is not"
             return "source_prefix_digest_mismatch", what
     return "runtime_lineage_claim_mismatch", f"the boundary of {who} is not the lineage of run {source}"
+
+
+def _claimed_anew(runs: Runs, claim: Claim) -> bool:
+    """Was a successor's claim lost, and made again for the run as it was created by it?"""
+    run = runs.live.get(claim.target_run_id)
+    unopened = run is not None and run.opened_seq is run.terminal_seq is None and run.header == claim.target
+    return claim.purpose == "handoff" and unopened
 
 
 def _mark(segment: JsonObject) -> tuple[Any, ...]:
@@ -389,9 +405,9 @@ def _start(continuations: Continuations, event: Event) -> Problem | None:
         claim.start_seq, claim.start_kind = event.seq, data["start_kind"]
         if (unlike := _unlike(claim, data)) is not None:
             claim.blame("runtime_lineage_start_mismatch", f"run {claim.target_run_id} was started, and {unlike}")
-        handoff = continuations.decided(data["turn_id"])
-        if handoff is not None and handoff.data["claim_id"] != claim.claim_id:
-            handoff.over = True
+        # By a claim that no pause has reserved the source tells: perhaps the successor, whose start was lost.
+        reserved = claim.claim_id in continuations.reserved
+        continuations.decided(data["turn_id"], data["run_id"] if reserved else claim.data["source"].get("run_id"))
     return None
 
 
@@ -399,6 +415,7 @@ def _pause(continuations: Continuations, event: Event) -> Problem | None:
     """The caller has found it valid."""
     data = event.data
     handoff_id = data["handoff_id"]
+    continuations.decided(data["turn_id"], data["run_id"])
     continuations.handoffs[handoff_id] = Handoff(handoff_id, event.seq, data)
     continuations.pausing[data["turn_id"]] = handoff_id
     continuations.reserved[data["claim_id"]] = handoff_id
@@ -406,9 +423,7 @@ def _pause(continuations: Continuations, event: Event) -> Problem | None:
 
 
 def _turn_end(continuations: Continuations, event: Event) -> Problem | None:
-    handoff = continuations.decided(event.data["turn_id"])
-    if handoff is not None:
-        handoff.over = True
+    continuations.decided(event.data["turn_id"], event.data["run_id"])
     return None
 
 
@@ -454,11 +469,11 @@ def _advice(claim: Claim, state: ClaimState, runs: Runs) -> str:
     return _VOID if void else _ADVICE[state].format(claim=quote(claim.claim_id))
 
 
-def handoff_rows(continuations: Continuations) -> list[JsonObject]:
+def handoff_rows(continuations: Continuations, turns: Turns) -> list[JsonObject]:
     """``[{handoff_id, run_id, turn_id, successor_run_id, claim_id, remaining_steps, state}]``, oldest first."""
     keys = ("handoff_id", "run_id", "turn_id", "successor_run_id", "claim_id", "remaining_steps")
     return [
-        {**{key: handoff.data[key] for key in keys}, "state": handoff_state(handoff, continuations.claims)}
+        {**{key: handoff.data[key] for key in keys}, "state": handoff_state(handoff, continuations, turns)}
         for handoff in continuations.handoffs.values()
     ]
 

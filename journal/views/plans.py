@@ -9,6 +9,9 @@ import orjson
 from ..events import Event, JsonObject
 from .problem import Handlers, Problem, Refusals, text_of
 
+#: Why an execution ended of whose end there is no record: a later one was approved.
+LOST: Final = "end_not_on_record"
+
 
 @attrs.define(slots=True)
 class Plan:
@@ -140,6 +143,8 @@ def _approved(plans: Plans, event: Event) -> Problem | None:
     data = event.data
     place = _find(plans, data)
     if place is not None and plans.plans[place].execution_id is None:
+        if (running := plans.running()) is not None:
+            running.execution, running.reason = "interrupted", LOST
         plans.plans[place].execution_id = data["execution_id"]
         plans.plans[place].execution = "active"
         plans.executions[data["execution_id"]] = place

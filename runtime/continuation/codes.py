@@ -54,7 +54,9 @@ REASONS: Final[dict[str, Code]] = {
     "safety_observation_unavailable": _UNOBSERVED,
     "source_run_unreadable": Code(
         "The run does not exist in this journal, or its header is not readable.",
-        "Name a run that `maka journal inspect` lists for this session; a fork cannot continue its parent's runs.",
+        "Name a run that `maka journal inspect` lists for this session, or send a new message; a fork cannot "
+        "continue its parent's runs.",
+        f"Look at it with `maka journal inspect`. {_LATER}",
     ),
     "resume_candidate_missing": Code(
         "No run of the session was interrupted, or the session has gone on without it since.",
@@ -132,7 +134,9 @@ REASONS: Final[dict[str, Code]] = {
         "Use an app that has the tool.",
     ),
     "continuation_identity_reused": Code(
-        "An id of the new run, turn or claim is in use already.", "Plan again with ids that were never used."
+        "An id of the new run, turn or claim is in use already.",
+        "Plan again with ids that were never used.",
+        f"The ids of its successor were reserved before. {_LATER}",
     ),
     "provider_resume_head_unsupported": Code("What would be replayed does not begin with the user.", _ANOTHER, _LATER),
     "provider_resume_boundary_unsupported": Code(

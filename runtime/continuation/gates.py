@@ -11,7 +11,7 @@ from ...journal.state import State
 from ...journal.views.continuations import Claim, claim_state, execution
 from ...journal.views.problem import mapping, sequence, text_of
 from ...journal.views.turn import projected_state
-from ..handoff.abandonment import giving_up
+from ..handoff.abandonment import IDS_TAKEN, giving_up
 from ..tools.base import AGAIN
 from .case import CONFIGURED, Case, configuration_of, turn_taken
 from .codes import SHOWN, listed, remarked, said, shown
@@ -73,13 +73,14 @@ def _handed_over(case: Case, claim: Claim | None) -> Diagnostic:
         return said("runtime_identity_mismatch", what, _ways(case, case.handoff.handoff_id))
     if claim is None:
         return said("runtime_identity_mismatch", what)
-    how, remedy = _newest(case, claim.target_run_id)
+    how, remedy = _newest(case, claim)
     return said("runtime_identity_mismatch", f"{what}: run {shown(claim.target_run_id)}{how}", remedy)
 
 
-def _newest(case: Case, successor: str) -> tuple[str, str]:
-    """How the turn that was handed over to a run stands by now, and what to do."""
-    turn = execution(case.state.runs, case.state.turns, case.source.turn_id)
+def _newest(case: Case, claim: Claim) -> tuple[str, str]:
+    """How the turn that a claim's run was to go on with stands by now, and what to do."""
+    successor = claim.target_run_id
+    turn = execution(case.state.runs, case.state.turns, claim.target_turn_id)
     tip = str(turn["tip"]) if turn is not None and successor in turn["chain"] else successor
     how = "" if tip == successor else f"; the newest run of its turn is {shown(tip)}"
     if turn is not None and turn["status"] == "completed":
@@ -101,6 +102,8 @@ def _settled(case: Case, claim_id: str, run_id: str) -> str:
 
 def _ways(case: Case, handoff_id: str) -> str:
     """What to do about a handoff that waits."""
+    if case.state.taken(case.state.continuations.handoffs[handoff_id]):
+        return f"{IDS_TAKEN}."
     up = giving_up(case.facts.session_id, handoff_id)
     return f"Resume the handoff: `maka session resume {case.session}`; or give it up: {up}."
 
@@ -168,7 +171,10 @@ def _claimed(case: Case, claim: Claim) -> Diagnostic | None:
     by = words.by.format(claim=shown(claim.claim_id), run=target)
     stands = claim_state(claim, case.state.runs, case.state.turns)
     if stands == "reserved" and case.purpose == "handoff" and _own(case, claim):
-        return None
+        if claim.fault is None:
+            return None
+        code, sentence = claim.fault
+        return said(code, sentence[:1].upper() + sentence[1:], purpose=case.purpose)
     if stands == "started_indeterminate":
         return said(
             "continuation_started_indeterminate",
@@ -178,12 +184,12 @@ def _claimed(case: Case, claim: Claim) -> Diagnostic | None:
         )
     if stands == "settled":
         after = case.state.runs.settled(claim.target_run_id)
-        if after is None:
+        if after is None and not case.state.runs.known(claim.target_run_id):
             what = f"{run} was claimed by claim {shown(claim.claim_id)}, whose run never began and never can"
             return said("continuation_already_exists", what, "Send a new message.")
         what = f"{run} {words.already} {by}"
-        if case.purpose == "handoff":
-            how, remedy = _newest(case, claim.target_run_id)
+        if case.purpose == "handoff" or after is None:
+            how, remedy = _newest(case, claim)
             return said("continuation_already_exists", f"{what}{how}", remedy)
         if after.status == "completed":
             return said("continuation_already_exists", f"{what}, and that has completed", "Send a new message.")

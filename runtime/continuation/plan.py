@@ -10,6 +10,7 @@ from ...journal.state import State
 from ...journal.views.continuations import Handoff
 from ...journal.views.problem import mapping, text_of, whole
 from ..checks import shortly
+from ..handoff.abandonment import IDS_TAKEN, giving_up
 from ..ids import check_id
 from ..tools.base import AGAIN
 from .case import Case, configuration_of, handoff_of, invocation_taken, run_taken, turn_taken
@@ -97,17 +98,19 @@ def plan(
             return parked(said("resume_candidate_missing", why, purpose=purpose))
     source = source_of(facts.state, facts.conversation, run_id)
     if source is None:
-        return parked(said("source_run_unreadable", unreadable(facts.state, run_id)))
+        waiting = [each for each in facts.state.continuations.pending() if each.data["run_id"] == run_id]
+        noted = [_waits(facts, each) for each in waiting]
+        return parked(said("source_run_unreadable", unreadable(facts.state, run_id), purpose=purpose), noted=noted)
     handoff = handoff_of(facts.state, source)
     case = Case(facts, source, observation, purpose, turn_id, frozenset(rerun), handoff, backends, prospect)
-    waits = [_waits(case)] if purpose == "handoff" and handoff is not None else []
+    waits = [_waits(facts, handoff)] if purpose == "handoff" and handoff is not None else []
     if (alone := refusal(case)) is not None:
         return parked(alone, noted=waits)
     noted = [*remarks(case), *waits]
     if found := obstacles(case):
         return parked(*found, noted=noted)
     ids = _mint(case, new_id)
-    if taken := [said("continuation_identity_reused", what) for what in _taken(case, ids)]:
+    if taken := [said("continuation_identity_reused", what, purpose=purpose) for what in _taken(case, ids)]:
         return parked(*taken, noted=noted)
     return ContinuationPlan(
         session_id=facts.session_id,
@@ -140,14 +143,14 @@ def would_park(facts: Facts, draft: Draft, observation: SafetyObservation | Unob
     return [*obstacles(case), *taken, *unlike(case)]
 
 
-def _waits(case: Case) -> Diagnostic:
-    assert case.handoff is not None, "a handoff without one is no handoff"
-    pause = case.handoff.data
-    return remarked(
-        "handoff_pending",
-        f"Turn {shown(pause['turn_id'])} waits for run {shown(pause['successor_run_id'])}",
-        f"Until that has gone on, or the handoff is given up ({case.giving_up}), new messages are refused.",
-    )
+def _waits(facts: Facts, handoff: Handoff) -> Diagnostic:
+    pause = handoff.data
+    waits = f"Turn {shown(pause['turn_id'])} waits for run {shown(pause['successor_run_id'])}"
+    if facts.state.taken(handoff):
+        return remarked("handoff_pending", waits, f"{IDS_TAKEN}.")
+    up = giving_up(facts.session_id, handoff.handoff_id)
+    refused = f"Until that has gone on, or the handoff is given up ({up}), new messages are refused."
+    return remarked("handoff_pending", waits, refused)
 
 
 def _unobserved(why: Unobserved) -> Diagnostic:

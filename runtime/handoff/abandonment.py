@@ -2,6 +2,7 @@
 
 from shlex import quote
 
+from ...journal.errors import JournalError
 from ...journal.events import Draft, JsonObject
 from ...journal.state import State
 from ...journal.views.continuations import Handoff, handoff_state
@@ -9,6 +10,11 @@ from ...repair.closers import abandonment
 from ..errors import SAID, SessionBusy, SettleRefused
 
 FAILURE_CLASS = "handoff_abandoned"
+#: What there is to do about a handoff whose ids something else holds, as a sentence begins.
+IDS_TAKEN = (
+    "The ids that were reserved for that are taken: fork the session behind its last turn that ended (`manager.fork`), "
+    "or begin another"
+)
 
 
 def giving_up(session_id: str, handoff_id: str) -> str:
@@ -22,7 +28,8 @@ def busy(session_id: str, handoff: Handoff) -> SessionBusy:
     return SessionBusy(
         f"session {session_id} waits for run {pause['successor_run_id']}, to which turn {pause['turn_id']} was handed; "
         f"let that go on (`maka session resume {quote(session_id)}`), or give the handoff up "
-        f"({giving_up(session_id, handoff.handoff_id)})"
+        f"({giving_up(session_id, handoff.handoff_id)}); where neither can be, fork the session behind its last turn "
+        "that ended (`manager.fork`), or begin another"
     )
 
 
@@ -36,15 +43,13 @@ def abandon(state: State, handoff_id: str, reason: str | None) -> list[Draft]:
     ended: JsonObject = {"kind": "failed", "failure_class": FAILURE_CLASS}
     if reason is not None:
         ended["message"] = reason[:SAID]
-    drafts = abandonment(state, handoff_id, ended)
+    try:
+        drafts = abandonment(state, handoff_id, ended)
+    except JournalError as stuck:
+        raise SettleRefused(str(stuck), code="handoff_not_pending") from None
     if not drafts:
-        raise SettleRefused(f"handoff {handoff_id} {_why(state, handoff)}", code="handoff_not_pending")
+        stands = handoff_state(handoff, state.continuations, state.turns)
+        word = "was given up before" if stands == "abandoned" else "was taken over by its successor"
+        what = f"handoff {handoff_id} {word}: there is nothing to give up"
+        raise SettleRefused(what, code="handoff_not_pending")
     return drafts
-
-
-def _why(state: State, handoff: Handoff) -> str:
-    stands = handoff_state(handoff, state.continuations.claims)
-    if stands in ("continued", "abandoned"):
-        word = "was taken over by its successor" if stands == "continued" else "was given up before"
-        return f"{word}: there is nothing to give up"
-    return "cannot be given up, because the ids that it reserved are taken; look with `maka journal inspect`"

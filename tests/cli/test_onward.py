@@ -15,7 +15,7 @@ RUN = {"run_id": "r1", "turn_id": "t1", "status": "failed"}
 TURN = {"turn_id": "t1", "turn": 1, "status": "interrupted"}
 DOC: dict[str, Any] = {
     "verdict": "healthy", "writer": None, "settings": {}, "runs": [RUN], "turns": [TURN], "continuations": [],
-    "handoffs": [],
+    "handoffs": [], "findings": [],
 }  # fmt: skip
 CALL = {
     "call_id": "c1", "name": "order", "turn_id": "t1", "run_id": "r1", "call_seq": 7, "operation_id": "o1",
@@ -85,6 +85,26 @@ def test_a_handoff_that_cannot_be_resumed_is_given_up() -> None:
     ):
         [step] = steps(doc, [], "r1", WORDS, lost=lost)
         assert (step["command"], why in str(step["why"])) == (GIVE_UP, True)
+
+
+def test_a_handoff_of_a_run_whose_header_is_lost_is_given_up() -> None:
+    doc = {**HANDED, "runs": [{**HANDED["runs"][0], "invocation_id": ""}]}
+    [step] = steps(doc, [], "r1", WORDS)
+    assert (step["command"], "the header of its run is lost" in str(step["why"])) == (GIVE_UP, True)
+    claimed = {**doc, "continuations": [claim("settled", "r0", "r1")]}
+    assert told(claimed) == [GOES_ON, GIVE_UP], "its claim says what it was set up with"
+
+
+def test_a_handoff_whose_ids_are_taken_is_left_behind_in_a_fork() -> None:
+    [step] = steps({**HANDED, "findings": [{"code": "handoff_stuck"}]}, [], "r1", WORDS)
+    assert (step["command"], "fork the session behind" in str(step["why"])) == (None, True)
+
+
+def test_nothing_goes_on_from_a_run_whose_header_is_lost() -> None:
+    [step] = steps({**DOC, "runs": [{**RUN, "invocation_id": ""}]}, [], "r1", WORDS)
+    assert step["command"] is None
+    assert "the header of its run is lost" in str(step["why"])
+    assert "send a message" in str(step["why"])
 
 
 def test_a_handoff_that_is_over_waits_for_nobody() -> None:

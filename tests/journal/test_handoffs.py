@@ -498,6 +498,57 @@ def test_a_handoff_that_another_run_went_on_from_is_over() -> None:
     assert story.state.execution_rows()[0]["pending_handoff"] is None
 
 
+def lost(story: Story, *types: str) -> State:
+    """The fold without the newest event of each of these types."""
+    return fold(story, [max(event.seq for event in story.events if event.type == type_) for type_ in types])
+
+
+def states(state: State) -> list[str]:
+    return [row["state"] for row in state.handoff_rows()]
+
+
+@pytest.mark.parametrize("claim", [(), ("continuation/claim",)])
+def test_a_successor_whose_start_was_lost_has_gone_on_by_what_it_did(claim: tuple[str, ...]) -> None:
+    gone = ("continuation/start", *claim)
+    story = standing().pause().go_on("r1", "handoff")
+    assert states(lost(story, *gone)) == ["pending" if claim else "claimed"]
+    story.step(2)
+    assert states(lost(story, *gone)) == ["continued"], "it has a step"
+    assert states(lost(standing().pause().go_on("r1", "handoff").end("failed"), *gone)) == ["continued"], (
+        "it has an end"
+    )
+    story.says().end_step().pause()
+    state = lost(story, *gone)
+    assert states(state) == ["continued", "pending"], "it has handed over"
+    assert state.continuations.handoffs["h-r1'"].source == {}
+    story.end("failed")
+    assert states(lost(story, *gone)) == ["continued", "abandoned"], "its turn was ended by another"
+
+
+def test_a_successor_that_another_went_on_from_has_gone_on() -> None:
+    """Of the first successor nothing but its claim is left, and of its own handoff nothing but what came of it."""
+    story = standing().pause().go_on("r1", "handoff").pause().go_on("r1'", "handoff")
+    starts = [event.seq for event in story.events if event.type == "continuation/start"]
+    pauses = [event.seq for event in story.events if event.type == "handoff/pause"]
+    assert states(fold(story, [starts[0], pauses[1]])) == ["continued"]
+
+
+def test_who_gave_a_handoff_up_did_so_also_where_its_start_was_lost() -> None:
+    story = standing().pause()
+    claim = story.claim("r1", "handoff")
+    story.admit(claim, "claim_repair")
+    end = {**story.ids, "reason": {"kind": "failed", "failure_class": "handoff_abandoned"}, "synthesized": True}
+    story.add("turn/end", end)
+    assert states(story.state) == states(lost(story, "continuation/start")) == ["abandoned"]
+
+
+def test_a_claim_whose_turn_another_run_carries_is_not_to_be_settled() -> None:
+    """The pause that ended its run was lost."""
+    story = standing().pause().go_on("r1", "handoff").step(2).says().end_step().pause().go_on("r1'", "handoff")
+    told = [row["state"] for row in lost(story, "handoff/pause").continuation_rows()]
+    assert told == ["settled", "started_indeterminate"]
+
+
 def test_a_lineage_at_fault_is_given_up_and_not_gone_on_from() -> None:
     story = Story().start().end("interrupted")
     story.admit(story.claim("r1", boundary={"segments": []})).step().says().end_step()

@@ -222,3 +222,21 @@ def test_an_execution_ends_once() -> None:
     assert "not one of" in str(refused(builder, "plan/execution", {**over, "status": "active"}))
     finish(builder, "cancelled")
     assert "not active" in str(refused(builder, "plan/execution", over))
+
+
+def test_a_later_approval_ends_an_execution_whose_end_was_lost() -> None:
+    builder = Builder()
+    propose(builder)
+    approve(builder)
+    finish(builder, "completed")
+    propose(builder, "q")
+    approve(builder, "q", execution_id="f")
+    state = fold(builder, lost=[3])
+    told = [row["execution"] for row in state.plan_rows()]
+    assert told == [
+        {"execution_id": "e", "status": "interrupted", "reason": "end_not_on_record"},
+        {"execution_id": "f", "status": "active"},
+    ]
+    running = state.plans.running()
+    assert running is not None
+    assert running.execution_id == "f"

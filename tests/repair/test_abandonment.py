@@ -8,7 +8,7 @@ import pytest
 
 import maka
 from maka.journal.codec import check_shape
-from maka.journal.errors import InvalidEvent
+from maka.journal.errors import InvalidEvent, JournalError
 from maka.journal.events import Draft, Event
 from maka.journal.state import State
 from maka.repair.closers import abandonment, plan_closers
@@ -74,6 +74,56 @@ def test_what_is_there_of_the_successor_is_used() -> None:
         start = next(draft.data for draft in drafts if draft.type == "continuation/start")
         assert (start["replay_digest"] == "1" * 64) == (events > 0)
         assert taken(story.state, drafts, story.seq).problems == []
+
+
+def created_alone(hops: int = 0, **other: Any) -> tuple[Story, dict[str, Any]]:
+    """The successor is created, and its claim was lost. ``other``: of the run's header."""
+    claimed = paused(hops)
+    header = {**claimed.claim(claimed.ids["run_id"], "handoff")["target_run"], **other}
+    story = paused(hops)
+    story.add("run/created", {"run": header})
+    return story, header
+
+
+@pytest.mark.parametrize("continuation", [True, False])
+@pytest.mark.parametrize("hops", [0, 2])
+def test_a_successor_whose_claim_was_lost_is_claimed_as_it_was_created(hops: int, continuation: bool) -> None:
+    story, header = created_alone(hops)
+    successor = header["run_id"]
+    if not continuation:
+        story = paused(hops)
+        header = story.run(successor, "t1")
+        story.add("run/created", {"run": header})
+    assert not story.state.taken(story.state.continuations.pending()[0])
+    drafts = abandonment(story.state, f"h-{successor}", ABORTED)
+    assert [draft.type for draft in drafts] == [BATCH[0], *BATCH[2:]]
+    assert drafts[0].data["target_run"] == header
+    assert drafts[0].data["claimed_at"] == header["created_at"]
+    state = taken(story.state, drafts, story.seq)
+    assert (state.problems, state.lineage_fault(successor)) == ([], None)
+    assert state.handoff_rows()[-1]["state"] == "abandoned"
+    assert state.execution_rows()[0]["tip"] == successor
+
+
+def test_it_is_claimed_anew_also_where_the_header_of_its_source_was_lost() -> None:
+    story, header = created_alone()
+    state = fold(story, [1])
+    drafts = abandonment(state, "h-r1'", FAILED)
+    assert drafts[0].data["source"]["invocation_id"] != header["continuation"]["source"]["invocation_id"]
+    assert taken(state, drafts, story.seq).execution_rows()[0]["status"] == "failed"
+
+
+def test_a_claim_is_made_anew_for_its_own_run_alone() -> None:
+    story, _ = created_alone()
+    [claim, *_] = abandonment(story.state, "h-r1'", FAILED)
+    story.state.check(claim)
+    other = {**claim.data["target_run"], "model": "another"}
+    with pytest.raises(InvalidEvent, match="run r1' exists already"):
+        story.state.check(Draft(claim.type, {**claim.data, "target_run": other}))
+    forged = {**claim.data["target_run"]["continuation"], "claim_id": "another"}
+    story, other = created_alone(continuation=forged)
+    with pytest.raises(InvalidEvent, match="names another claim_id"):
+        story.state.check(Draft(claim.type, {**claim.data, "target_run": other}))
 
 
 def test_it_is_the_batch_of_a_repair_behind_a_stop() -> None:
@@ -147,8 +197,26 @@ def test_what_waits_no_more_is_not_given_up() -> None:
     assert abandonment(story.state, "h-r1'", FAILED) == [], "another one of the turn waits"
 
 
-def created_unclaimed(story: Story) -> None:
-    story.add("run/created", {"run": story.run("r1'", "t1")})
+def created_otherwise(story: Story) -> None:
+    story.add("run/created", {"run": {**story.run("r1'", "t1"), "invocation_id": "another"}})
+
+
+def created_for_another_turn(story: Story) -> None:
+    story.add("run/created", {"run": story.run("r1'", "tX")})
+
+
+def created_by_another_claim(story: Story) -> None:
+    said = {"claim_id": "another", "boundary_digest": story.events[-1].sum, "source": {}}
+    story.add("run/created", {"run": story.run("r1'", "t1", continuation=said)})
+
+
+def created_from_elsewhere(story: Story) -> None:
+    said = {"claim_id": "c-r1'", "boundary_digest": "f" * 32, "source": {}}
+    story.add("run/created", {"run": story.run("r1'", "t1", continuation=said)})
+
+
+def created_as_no_run_can_be(story: Story) -> None:
+    story.add("run/created", {"run": {**story.run("r1'", "t1"), "backend": 7}})
 
 
 def claimed_for_another(story: Story) -> None:
@@ -197,7 +265,11 @@ def claimed_and_over(story: Story) -> None:
 @pytest.mark.parametrize(
     "take",
     [
-        created_unclaimed,
+        created_otherwise,
+        created_for_another_turn,
+        created_by_another_claim,
+        created_from_elsewhere,
+        created_as_no_run_can_be,
         claimed_for_another,
         claimed_to_resume,
         claimed_to_resume_it,
@@ -214,10 +286,17 @@ def test_ids_that_something_else_holds_are_not_used(take: Callable[[Story], None
     take(story)
     assert story.state.turns.open["t1"].rest == "paused"
     before = len(story.state.turn_rows())
-    assert abandonment(story.state, "h-r1'", FAILED) == []
+    with pytest.raises(JournalError, match=r"h-r1' cannot be given up.*fork the session"):
+        abandonment(story.state, "h-r1'", FAILED)
     assert len(story.state.turn_rows()) == before
+    told = [finding.message for finding in plan_closers(story.state).findings if finding.code == "handoff_stuck"]
+    what = "turn t1 waits for run r1' (handoff h-r1'), which can neither go on nor be given up"
+    assert told == [f"{what}, because the ids that were reserved are taken"]
+    assert "pending_handoff" not in [finding.code for finding in story.state.information()]
     story.add("turn/stop_requested", STOP)
-    assert "r1'" not in [draft.data.get("run_id") for draft in plan_closers(story.state).drafts[-2:]]
+    closing = plan_closers(story.state)
+    assert "r1'" not in [draft.data.get("run_id") for draft in closing.drafts[-2:]]
+    assert "handoff_stuck" in [finding.code for finding in closing.findings]
 
 
 # ---------------------------------------------------------------- what of the source was lost

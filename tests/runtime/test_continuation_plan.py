@@ -20,7 +20,7 @@ from maka.journal.events import Purpose
 from maka.journal.shapes import MAX_ID
 from maka.journal.state import State
 from maka.journal.views.closed import Closed
-from maka.repair.closers import plan_closers
+from maka.repair.closers import abandonment, plan_closers
 from maka.runtime.composition import SEMANTICS, hashed
 from maka.runtime.continuation import drafts
 from maka.runtime.continuation.codes import REASONS, REMARKS, STALE
@@ -29,6 +29,7 @@ from maka.runtime.continuation.plan import ContinuationPlan, Diagnostic, Facts, 
 from maka.runtime.continuation.revalidation import revalidate
 from maka.runtime.continuation.safety import Unobserved
 from maka.runtime.conversation import Conversation
+from maka.runtime.errors import ContinuationRevalidationError
 from maka.runtime.handoff.pause import HandoffPause
 from support.folds import events, fold, text
 from support.lineages import COMPOSITION
@@ -460,6 +461,78 @@ def test_where_nothing_is_continued_neither_session_nor_workspace_is_looked_at()
     assert at_once("s1", source_run_id="r1", purpose="handoff", enabled=False) is None
     with pytest.raises(ValueError, match="never run again"):
         at_once("s1", source_run_id="r1", rerun=("never",), enabled=False)
+
+
+# ---------------------------------------------------------------- successors whose ids are not free
+
+
+def claimed_anew() -> Session:
+    """The claim of a successor that was created is lost."""
+    whole, session = paused(), paused()
+    session.add("run/created", {"run": whole.claim("r1", "handoff")["target_run"]})
+    return session
+
+
+def test_a_successor_that_was_not_created_as_it_was_claimed_parks_and_is_given_up() -> None:
+    session = paused()
+    continuation = session.continuation(purpose="handoff")
+    session.claim("r1", "handoff", replay_digest=continuation.replay_digest)
+    assert session.plan(purpose="handoff").disposition == "continue"
+    session.add("run/created", {"run": session.run("r1'", "t1", model="another")})
+    planned = session.plan(purpose="handoff")
+    assert reasons(planned) == ["runtime_lineage_claim_mismatch"]
+    assert "was not created as claim c-r1' reserved it" in told(planned)
+    assert "maka session settle s1 --handoff" in told(planned)
+    with pytest.raises(ContinuationRevalidationError, match="was not created as claim"):
+        revalidate(continuation, session.facts, SEEN)
+    for draft in abandonment(session.state, "h-r1'", {"kind": "failed"}):
+        session.state.check(draft)
+        session.add(draft.type, draft.data)
+    assert session.state.handoff_rows()[0]["state"] == "abandoned"
+
+
+def test_a_successor_without_its_claim_parks_and_is_given_up() -> None:
+    planned = claimed_anew().plan(purpose="handoff")
+    assert reasons(planned) == ["continuation_identity_reused"]
+    assert "maka session settle s1 --handoff" in told(planned)
+    assert "ids that were never used" not in told(planned)
+
+
+def test_a_successor_whose_ids_are_taken_is_left_behind_in_a_fork() -> None:
+    session = paused()
+    session.add("run/created", {"run": session.run("r1'", "t1", invocation_id="another")})
+    for planned in (session.plan(purpose="handoff"), session.plan("r1")):
+        assert planned.disposition == "park"
+        assert "fork the session" in told(planned)
+        assert "settle" not in told(planned)
+
+
+def test_a_sealed_run_whose_header_is_lost_parks_and_its_handoff_is_given_up() -> None:
+    session = paused()
+    state, conversation = State(), Conversation()
+    for event in events(session, lost=[1]):
+        state.apply(event)
+        conversation.observe(event)
+    facts = Facts("s1", state, conversation)
+    planned = plan(facts, source_run_id=None, purpose="handoff", observation=SEEN, new_id=ids().__next__)
+    assert reasons(planned) == ["source_run_unreadable"]
+    assert "maka session settle s1 --handoff" in told(planned)
+
+
+def test_a_claim_whose_turn_another_run_carries_names_that() -> None:
+    session = interrupted()
+    session.admit(session.claim("r1")).step().says().end_step()
+    session.pause().go_on("r2", "handoff")
+    pause = next(event.seq for event in session.events if event.type == "handoff/pause")
+    state, conversation = State(), Conversation()
+    for event in events(session, lost=[pause]):
+        state.apply(event)
+        conversation.observe(event)
+    facts = Facts("s1", state, conversation)
+    planned = plan(facts, source_run_id="r1", observation=SEEN, new_id=ids().__next__)
+    assert reasons(planned) == ["continuation_already_exists"]
+    assert "the newest run of its turn is r2'" in told(planned)
+    assert "never began" not in told(planned)
 
 
 # ---------------------------------------------------------------- which run is meant

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from maka.journal.errors import JournalError
 from maka.journal.reader import JOURNAL
 from maka.runtime.backends.scripted import Never, ScriptedBackends, Tool, scripted_backend
 from maka.runtime.composition import RunComposition
-from maka.runtime.errors import HandoffRefused, SessionBusy
+from maka.runtime.errors import HandoffRefused, SessionBusy, SettleRefused
 from maka.runtime.sessions import SessionManager
-from support.lineages import COMPOSITION
-from support.managed import data_of, files_of, go, managing, told, types_of, until
+from support.lineages import COMPOSITION, Story
+from support.managed import data_of, directory, files_of, go, managing, told, types_of, until
 
 GIVEN_UP = ["turn/stop_requested", "continuation/claim", "run/created", "continuation/start", "turn/end", "run/settled"]
 
@@ -44,6 +45,51 @@ async def left(root: Path) -> dict[str, Any]:
 # ---------------------------------------------------------------- stops
 
 
+def test_a_stop_of_a_turn_whose_successor_lost_its_claim_ends_it(tmp_path: Path) -> None:
+    whole, story = sealed(), sealed()
+    story.add("run/created", {"run": whole.claim("r2", "handoff")["target_run"]})
+    story.write(tmp_path)
+
+    async def main() -> None:
+        before = types_of(tmp_path, "s1")
+        async with managing(tmp_path, playing("an answer")) as manager:
+            await manager.stop("s1")
+            given_up = [type_ for type_ in GIVEN_UP if type_ != "run/created"]
+            assert types_of(tmp_path, "s1") == [*before, *given_up]
+            await told(manager.send("s1", "and now?"))
+
+    go(main())
+
+
+def test_who_stops_a_turn_that_nobody_can_end_is_told(tmp_path: Path) -> None:
+    """Something else holds the ids of its successor: nothing is written, and a fork goes on."""
+    story = sealed()
+    story.add("run/created", {"run": story.run("r2'", "t2", invocation_id="another")})
+    journal = story.write(tmp_path)
+
+    async def main() -> None:
+        before = journal.read_bytes()
+        async with managing(tmp_path, playing("an answer")) as manager:
+            for _ in range(2):
+                with pytest.raises(JournalError, match=r"cannot be given up.*fork the session"):
+                    await manager.stop("s1")
+            with pytest.raises(SettleRefused, match=r"cannot be given up.*fork the session"):
+                await manager.abandon_handoff("s1", "h-r2'")
+            with pytest.raises(SessionBusy, match="fork the session"):
+                await told(manager.send("s1", "and now?"))
+            assert journal.read_bytes() == before
+            fork = await manager.fork("s1")
+            await told(manager.send(fork, "and now?"))
+
+    go(main())
+
+
+def sealed() -> Story:
+    story = Story()
+    story.add("session/updated", {"patch": {"backend": "scripted"}})
+    return story.plain_turn().start("go").step().says("a").end_step().pause()
+
+
 def test_a_stop_ends_a_turn_that_waits_also_where_nobody_has_the_session_open(tmp_path: Path) -> None:
     async def main() -> None:
         pause = await left(tmp_path)
@@ -58,6 +104,36 @@ def test_a_stop_ends_a_turn_that_waits_also_where_nobody_has_the_session_open(tm
             pause["successor_run_id"],
             {"kind": "aborted", "source": "button"},
         )
+
+    go(main())
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_a_stop_ends_what_a_killed_process_has_left_waiting(tmp_path: Path, claimed: bool) -> None:
+    """Without a snapshot only the journal tells that something waits, and with a claim on it too."""
+
+    async def main() -> None:
+        pause = await left(tmp_path)
+        if claimed:
+            held = RuntimeError("killed behind the claim")
+
+            async def killed(point: str) -> None:
+                if point == "after_continuation_claim_committed":
+                    raise held
+
+            async with managing(tmp_path, playing(["on"]), continuation_failpoint=killed) as manager:
+                plan = await manager.plan_safe_boundary_continuation("s", purpose="handoff")
+                with pytest.raises(RuntimeError):
+                    await told(manager.resume_safe_boundary_continuation(plan))
+            assert types_of(tmp_path, "s")[-1] == "continuation/claim"
+        (directory(tmp_path, "s") / "snapshot.json").unlink()
+        before = types_of(tmp_path, "s")
+        async with managing(tmp_path, playing()) as manager:
+            await manager.stop("s", source="button")
+        written = GIVEN_UP if not claimed else [type_ for type_ in GIVEN_UP if type_ != "continuation/claim"]
+        assert types_of(tmp_path, "s") == [*before, *written]
+        [end] = data_of(tmp_path, "s", "turn/end")
+        assert (end["run_id"], end["reason"]["kind"]) == (pause["successor_run_id"], "aborted")
 
     go(main())
 

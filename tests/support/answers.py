@@ -18,7 +18,7 @@ SEVERITIES = {
         "claim_repair_required admission_unfinished message_missing".split(),
         "repairable",
     ),
-    **dict.fromkeys("claim_indeterminate parent_missing parent_mismatch blob_missing".split(), "warning"),
+    **dict.fromkeys("claim_indeterminate handoff_stuck parent_missing parent_mismatch blob_missing".split(), "warning"),
     **dict.fromkeys(
         "admitted_without_run queued_messages pending_handoff active_plan extension_events quarantine".split(), "info"
     ),
