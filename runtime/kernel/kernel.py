@@ -601,7 +601,11 @@ class RuntimeKernel:
         async with self._held(session_id) as session:
             state = session.journal.state
             handoff = next(iter(state.continuations.pending()), None)
-            if handoff is None or self.running(session_id) not in (None, handoff.data["run_id"]):
+            if handoff is None:
+                return
+            if self.running(session_id) == handoff.data["successor_run_id"]:
+                # It has been claimed and not started yet: from here on it is a run like any other.
+                await self._stop(session_id, source, "immediate", "user_stop", stop_id)
                 return
             turn_id = handoff.data["turn_id"]
             said = {"stop_id": stop_id, "turn_id": turn_id, "source": source, "mode": "immediate"}

@@ -96,7 +96,7 @@ class Run:
         self.started.add_done_callback(seen)
         self.pump: asyncio.Task[None] | None = None
         self._deadlines = deadlines
-        self.spawn = self._spawn = spawn
+        self.spawn = spawn
         self._overdue = overdue
         self._degrade = degrade
         self._watch: asyncio.TimerHandle | None = None
@@ -123,7 +123,7 @@ class Run:
     async def close_interactions(self) -> None:
         """No request and no answer is taken any more. Raises RuntimeInteractionFailStopError; the same each time."""
         if self._closing is None:
-            self._closing = self._spawn(self._close_interactions(), "close interactions")
+            self._closing = self.spawn(self._close_interactions(), "close interactions")
         closing = self._closing
         await asyncio.wait({closing})
         if closing.cancelled():
@@ -134,7 +134,7 @@ class Run:
         self.asking.close()
         if self.owner is None:
             return
-        close = self._spawn(_closed(self.owner, self.closure), "interaction owner close")
+        close = self.spawn(_closed(self.owner, self.closure), "interaction owner close")
         try:
             await asyncio.wait({close}, timeout=self._deadlines.stop)
         except asyncio.CancelledError:
@@ -171,7 +171,7 @@ class Run:
         """
         for _ in range(_TRIES):
             if self._ending is None or self._ending.cancelled():
-                self._ending = self._spawn(self._end(), "end turn")
+                self._ending = self.spawn(self._end(), "end turn")
             ending = self._ending
             await asyncio.wait({ending})
             if not ending.cancelled():
@@ -216,7 +216,7 @@ class Run:
 
     def respond(self, responder: Responder, response: JsonObject) -> None:
         """Hands an outcome to the backend's responder."""
-        task = self._spawn(self._respond(responder, response), "respond")
+        task = self.spawn(self._respond(responder, response), "respond")
         self._responses.add(task)
         task.add_done_callback(self._responses.discard)
 

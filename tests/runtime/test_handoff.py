@@ -76,8 +76,7 @@ class Fixture:
         self.entered, self.reach, self.release = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.abort = asyncio.Event()
         self.inputs: list[SendInput] = []
-        if decision != "missing_capability_from_the_beginning":
-            self.prepare_run_composition: Any = self._prepare
+        self.prepare_run_composition: Any = self._prepare
 
     async def _prepare(self, run_id: str, turn_id: str) -> None:
         successor = run_id == "successor-run"
@@ -305,6 +304,7 @@ async def _decided(world: World) -> None:
         if decision == "missing_persisted_source_snapshot":
             world.hidden.add("original-run")
 
+        identities = [identity(segment) for segment in continuation.boundary["segments"]]
         resumed = manager.resume_safe_boundary_continuation(continuation)
         if decision in UNCLAIMED:
             before = world.events()
@@ -313,6 +313,8 @@ async def _decided(world: World) -> None:
             ) as unclaimed:
                 await reads(resumed)
             assert unclaimed.value.code == UNCLAIMED[decision]
+            # Asked of exactly the runs of the boundary, in their order.
+            assert world.asked == [identities]
             assert len(backend.inputs) == 1
             assert world.header("successor-run") is None
             assert world.events() == before
@@ -326,9 +328,7 @@ async def _decided(world: World) -> None:
             ) as stale:
                 await reads(resumed)
             assert stale.value.code == ("composition_changed" if decision in DRIFT else "composition_unavailable")
-        if decision in ("inherited_denial", "denial_lookup_failure"):
-            assert world.asked == [[identity(segment) for segment in continuation.boundary["segments"]]]
-
+        assert world.asked == [identities]
         succeeded = decision in SUCCEEDS
         assert len(backend.inputs) == (2 if succeeded else 1)
         if succeeded:

@@ -1904,3 +1904,22 @@ async def test_a_reader_of_compositions_that_fails_keeps_the_boundary_from_being
     assert (failure.code, bench.types()) == ("source_identity_changed", before)
     assert "the reader is gone" in str(failure)
     await bench.over()
+
+
+@drawn
+async def test_a_stop_of_a_turn_whose_successor_has_been_claimed_stops_that() -> None:
+    stops: list[asyncio.Task[None]] = []
+
+    async def claimed(point: str) -> None:
+        if point == "after_continuation_claim_committed":
+            stops.append(asyncio.ensure_future(bench.kernel.stop_handed_over(SESSION, "button", None)))
+            await asyncio.sleep(0.1)
+
+    bench = Bench(stands, waits, failpoint=claimed)
+    await bench.handed_over()
+    assert kinds(await read(bench.kernel.start_continuation(await bench.continuation())))[-2:] == ["abort", "complete"]
+    await stops[0]
+    assert bench.ends() == [("s1", "aborted")]
+    assert len(bench.of("continuation/claim")) == 1
+    assert len(bench.player.inputs) == 1
+    await bench.over()

@@ -15,6 +15,7 @@ import pytest
 
 import maka
 from maka.repair.plan import diagnose, plan_repair
+from maka.runtime.continuation.failpoints import Failpoint
 from support.handing import WAITS, Handed
 from support.lives import SESSION, How
 from support.nursery import Nursery
@@ -98,10 +99,11 @@ def of_each(points: Iterable[T]) -> list[tuple[T, bool]]:
 # ---------------------------------------------------------------- who hands over
 
 
-@pytest.mark.parametrize(
-    ("point", "own"),
-    of_each(["after_run_composition_committed", "before_handoff_pause", "after_handoff_pause_committed", "gun"]),
-)
+#: Where a source is killed; the gun goes off once it has handed over.
+SOURCES: Final = ["after_run_composition_committed", "before_handoff_pause", "after_handoff_pause_committed", "gun"]
+
+
+@pytest.mark.parametrize(("point", "own"), of_each(SOURCES))
 def test_who_hands_over_is_killed(place: Handed, nursery: Nursery, own: bool, point: str) -> None:
     pending = point in ("after_handoff_pause_committed", "gun")
     place.killed(nursery, *HAND, "gun", hold=point, behind=1, own=own, **SCRIPT)
@@ -136,6 +138,12 @@ def test_who_hands_over_is_killed(place: Handed, nursery: Nursery, own: bool, po
 
 
 # ---------------------------------------------------------------- who takes over
+
+
+def test_each_point_of_a_handoff_has_its_kill() -> None:
+    """The others are those of calls that are reconciled or run again, and of a repair: of continuations only."""
+    others = {point for point in get_args(Failpoint) if any(word in point for word in ("rerun", "reconcile", "repair"))}
+    assert {*SOURCES, *ENDS} - {"gun", "between"} == {*get_args(Failpoint)} - others
 
 
 @attrs.frozen

@@ -11,7 +11,7 @@ from maka.journal.errors import JournalError
 from maka.journal.reader import JOURNAL
 from maka.runtime.backends.scripted import Never, ScriptedBackends, Tool, scripted_backend
 from maka.runtime.composition import RunComposition
-from maka.runtime.errors import HandoffRefused, SessionBusy, SettleRefused
+from maka.runtime.errors import HandoffRefused, RuntimeOwnerCleanupError, SessionBusy, SettleRefused
 from maka.runtime.sessions import SessionManager
 from support.lineages import COMPOSITION, Story
 from support.managed import data_of, directory, files_of, go, managing, told, types_of, until
@@ -123,7 +123,7 @@ def test_a_stop_ends_what_a_killed_process_has_left_waiting(tmp_path: Path, clai
 
             async with managing(tmp_path, playing(["on"]), continuation_failpoint=killed) as manager:
                 plan = await manager.plan_safe_boundary_continuation("s", purpose="handoff")
-                with pytest.raises(RuntimeError):
+                with pytest.raises(RuntimeOwnerCleanupError, match="killed behind the claim"):
                     await told(manager.resume_safe_boundary_continuation(plan))
             assert types_of(tmp_path, "s")[-1] == "continuation/claim"
         (directory(tmp_path, "s") / "snapshot.json").unlink()
