@@ -285,6 +285,34 @@ def test_who_needs_the_session_at_rest_is_told_of_both_ways_out(tmp_path: Path) 
     go(main())
 
 
+def test_a_recovery_that_only_interrupts_a_plan_says_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with managing(tmp_path, playing()) as manager:
+            await manager.create(session_id="s")
+            steps = [{"id": "1", "title": "chairs", "description": "Order 40 chairs."}]
+            row = await manager.plans.propose("s", title="The hall", steps=steps)
+            row = await manager.plans.approve("s", row["proposal_id"], expected_revision=1)
+        async with managing(tmp_path, playing()) as manager:
+            [found] = await manager.recover_interrupted_sessions()
+            assert (found.state, found.appended) == ("repaired", 1)
+            assert found.interrupted == row["execution"]["execution_id"]
+            [found] = await manager.recover_interrupted_sessions()
+            assert (found.state, found.appended, found.interrupted) == ("unchanged", 0, None)
+
+    go(main())
+
+
+def test_of_a_long_reason_for_giving_up_the_beginning_is_kept(tmp_path: Path) -> None:
+    async def main() -> None:
+        pause = await left(tmp_path)
+        async with managing(tmp_path, playing()) as manager:
+            await manager.abandon_handoff("s", pause["handoff_id"], "ab" * 5_000)
+        [end] = data_of(tmp_path, "s", "turn/end")
+        assert end["reason"]["message"] == "ab" * 1_000
+
+    go(main())
+
+
 # ---------------------------------------------------------------- what a manager is asked
 
 
