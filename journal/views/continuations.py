@@ -151,6 +151,8 @@ def claim_state(claim: Claim, runs: Runs, turns: Turns) -> ClaimState:
     run, turn = runs.live.get(run_id), turns.by_run(run_id)
     if turn is not None and turn.newest_run != run_id:
         return "settled"  # another run carries its turn: what ended it was lost
+    if turn is not None and run is not None and run.claim_id not in (None, claim.claim_id):
+        return "settled"  # its run is another claim's
     if turn is not None:
         rests = turn.rest == "indeterminate" and turns.left_alone(turn)
         return "started_indeterminate" if rests else "repair_required"

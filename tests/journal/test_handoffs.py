@@ -549,6 +549,16 @@ def test_a_claim_whose_turn_another_run_carries_is_not_to_be_settled() -> None:
     assert told == ["settled", "started_indeterminate"]
 
 
+def test_a_claim_whose_run_another_claim_started_is_not_to_be_settled() -> None:
+    story = Story().start().end("interrupted")
+    claim = story.claim("r1")
+    story.admit(claim, claim_id="another")
+    assert [(row["claim_id"], row["state"]) for row in story.state.continuation_rows()] == [
+        ("c-r2", "settled"),
+        ("another", "started_indeterminate"),
+    ]
+
+
 def test_a_lineage_at_fault_is_given_up_and_not_gone_on_from() -> None:
     story = Story().start().end("interrupted")
     story.admit(story.claim("r1", boundary={"segments": []})).step().says().end_step()
