@@ -207,6 +207,7 @@ def application(name: str | None, root: str | None) -> Doc:
     import sys
 
     from ..runtime.app import load_app
+    from ..runtime.app.telling import Telling
     from ..runtime.permissions import MODES, stance
 
     place = place_of_config(root)
@@ -226,19 +227,13 @@ def application(name: str | None, root: str | None) -> Doc:
         "app": source.name,
         "named_by": source.origin,
         "backends": list(app.backends),
-        "handoff": {name: _hands_over(factory) for name, factory in app.backends.items()},
+        "handoff": {name: Telling(app, {"backend": name}).handoff for name in app.backends},
         "default_backend": app.default_backend,
         "model": app.model,
         "permission_mode": app.permission_mode,
         "safety_inspector": app.safety_inspector is not None,
         "tools": tools,
     }
-
-
-def _hands_over(factory: object) -> bool | None:
-    """Can runs of its backends be handed over? None where it does not tell."""
-    told = getattr(factory, "handoff", None)
-    return told if isinstance(told, bool) else None
 
 
 def _checked(path: Path, row: Doc) -> Doc:

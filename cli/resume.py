@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import attrs
 
@@ -21,6 +21,7 @@ from ..repair.plan import appended_json
 from ..repair.session import Session, inspect, survey
 from ..runtime.app import App, load_app
 from ..runtime.app.naming import find_app
+from ..runtime.app.telling import Telling
 from ..runtime.continuation.safety import SafetyObservation, look
 from ..runtime.errors import ContinuationRevalidationError, RuntimeFailure
 from ..runtime.permissions import stance
@@ -264,11 +265,8 @@ def _nobody(app: App | None, successor: "Continuation", session: str) -> list[Do
 
 def _asking(app: App, backend: str, mode: str) -> list[str] | None:
     """The tools of the backend whose calls may ask; None where its factory does not tell which it has."""
-    factory: Any = app.backends.get(backend)
-    if not hasattr(factory, "tools"):
-        return None
-    tools = app.tools if factory.tools is None else factory.tools
-    return [tool.name for tool in tools if stance(mode, tool) != "runs"]
+    told = Telling(app, {"backend": backend})
+    return [tool.name for tool in told.tools if stance(mode, tool) != "runs"] if told.tells_tools else None
 
 
 #: Where it matters that nobody has named an app: a disposition or a reason → what nobody has looked at.

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import attrs
 
@@ -139,6 +139,44 @@ class FileJournals:
             self.store.path(session_id), cause=cause, clock=self._clock, on_append=self._hook, fs=self._fs
         )
         return OpenSession(session_id, writer.session_dir, writer)
+
+
+class ExclusiveJournals:
+    """The sessions of a root, none of which is opened while other work here holds its lock. Implements Journals."""
+
+    def __init__(self, journals: FileJournals) -> None:
+        self._journals = journals
+        self._working: dict[str, asyncio.Future[Any]] = {}
+
+    async def open(self, session_id: str, *, cause: str | None = None) -> OpenSession:
+        await self._free(session_id)
+        return await self._journals.open(session_id, cause=cause)
+
+    async def conversation(self, session: OpenSession) -> Conversation:
+        return await self._journals.conversation(session)
+
+    async def close(self, session: OpenSession) -> None:
+        await self._journals.close(session)
+
+    async def alone(self, session_id: str, work: Callable[[], T]) -> T:
+        """What ``work`` gives, in a thread. It is done to its end although the caller is cancelled."""
+        await self._free(session_id)
+        working = self._working[session_id] = asyncio.get_running_loop().run_in_executor(None, work)
+        working.add_done_callback(lambda done: self._forget(session_id, done))
+        return await asyncio.shield(working)
+
+    async def done(self) -> None:
+        """Waits for all work that holds a lock here: then this process has none any more."""
+        if working := [each for each in self._working.values() if not each.done()]:
+            await asyncio.wait(working)
+
+    async def _free(self, session_id: str) -> None:
+        while (working := self._working.get(session_id)) is not None and not working.done():
+            await asyncio.wait({working})
+
+    def _forget(self, session_id: str, done: "asyncio.Future[Any]") -> None:
+        if self._working.get(session_id) is done:
+            del self._working[session_id]
 
 
 def _close(session: OpenSession) -> None:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import attrs
 
@@ -14,52 +14,50 @@ from ..journal.events import Blocks, Draft, Event, JsonObject, Purpose, Recovery
 from ..journal.state import State
 from ..journal.store import FileStore
 from ..journal.summary import listing
-from ..journal.views.session import SETTINGS, TOOL_BOUNDARY
+from ..journal.views.session import TOOL_BOUNDARY
 from ..journal.writer import Hook as AppendHook
 from ..journal.writer import wall_ms
 from ..repair.session import inspect, writer_of
 from .app.definition import App, app_of
+from .app.telling import Telling
 from .backends.base import BackendRegistry, StopMode
 from .continuation.drafts import settle
 from .continuation.failpoints import Hook, nowhere
 from .continuation.outcomes import outcome_of, stated
-from .continuation.plan import at_once, plan, would_park
+from .continuation.plan import at_once, plan
 from .continuation.revalidation import still_unknown
 from .continuation.safety import SafetyObservation, Unobserved, look, observe
-from .continuation.shapes import Continuation, ContinuationPlan, Diagnostic, Facts, Prospect
-from .conversation import Conversation
+from .continuation.shapes import Continuation, ContinuationPlan, Diagnostic, Facts
 from .errors import (
     AppError,
     ContinuationParked,
     ForkRefused,
-    HandoffRefused,
     KernelClosed,
     RuntimeFailure,
     SessionBusy,
     SettleRefused,
     describe,
 )
+from .forking import fork_point
 from .handoff.abandonment import abandon, busy
+from .handoff.asking import HandoffAsking
 from .handoff.copying import refusal
 from .handoff.denials import DenialLookup, has_explicit_sandbox_boundary_denial
-from .handoff.pause import HandoffPause
-from .handoff.request import HandoffRequest
 from .handoff.sameness import CompositionReader, recorded_composition
 from .ids import new_id
 from .interactions import JournalInteractions
-from .journals import FileJournals, OpenSession
+from .journals import ExclusiveJournals, FileJournals, OpenSession
 from .kernel.authority import RuntimeMessageAuthority
 from .kernel.generations import Deadlines
 from .kernel.kernel import RuntimeKernel, SessionStatus
 from .kernel.stream import TurnStream
-from .lifecycle import Lifecycle, Listener, log
+from .lifecycle import Lifecycle, Listener
 from .lingering import lingering
 from .opening import facts_of
-from .permissions import MODES
 from .plans import SessionPlans, interrupted
 from .recovery import Recovered, Tell, execution_of, handoff_in, reconcile_calls, recover, rerun_calls
+from .settings import absolute_directory, as_labels, check_patch, check_values
 from .tasks import seen
-from .tools.base import Tool
 
 if TYPE_CHECKING:
     from ..repair.session import Session
@@ -73,12 +71,8 @@ Diagnostics = list[Diagnostic]
 
 #: Values of a session whose change needs another backend object.
 _OF_BACKEND: Final = frozenset({"backend", "connection"})
-#: What a fork takes over of its parent's newest values.
-_INHERITED: Final = ("cwd", "backend", "model", "permission_mode", "connection", "labels")
 #: What of a row says that there is something to do, or to tell, although the session is in order.
 _DUE: Final = ("unsettled", "active_plan", "pending_handoff")
-#: How keys of a patch begin that are the program's own.
-_OWN: Final = "x-"
 
 
 class SessionManager:
@@ -122,7 +116,7 @@ class SessionManager:
         self._clock = clock
         files = FileJournals(root, clock=clock, on_append=on_append, places=places)
         self._store: FileStore = files.store
-        self._journals = _Journals(files)
+        self._journals = ExclusiveJournals(files)
         registry = BackendRegistry()
         for name, factory in app.backends.items():
             registry.register(name, factory)
@@ -152,8 +146,7 @@ class SessionManager:
         #: Proposals, their approval, and what becomes of their execution.
         self.plans = SessionPlans(append=self._append, read=self.read, new_id=new_id)
         self._failpoint = continuation_failpoint
-        #: Who asks for a handoff, as its pause says: this manager, from the first that it asked for.
-        self._epoch: str | None = None
+        self._asking = HandoffAsking(self.kernel, self._observe, new_id)
 
     async def __aenter__(self) -> "SessionManager":
         self._ready()
@@ -201,15 +194,15 @@ class SessionManager:
             session_id,
             {
                 "name": name,
-                "cwd": _directory("." if cwd is None else cwd),
+                "cwd": absolute_directory("." if cwd is None else cwd),
                 "backend": backend or self._app.default_backend,
                 "model": self._app.model if model is None else model,
                 "permission_mode": permission_mode or self._app.permission_mode,
                 "connection": connection,
-                "labels": None if labels is None else _labels(labels),
+                "labels": None if labels is None else as_labels(labels),
             },
         )
-        _check_values(header)
+        check_values(header)
         self._registry.factory(header["backend"])
         await _in_thread(lambda: self._write_new(header))
         return session_id
@@ -370,9 +363,9 @@ class SessionManager:
         InvalidEvent, BackendUnknown, JournalError.
         """
         self._ready()
-        _check_patch(patch)
+        check_patch(patch)
         if "cwd" in patch:
-            patch = {**patch, "cwd": _directory(patch["cwd"])}
+            patch = {**patch, "cwd": absolute_directory(patch["cwd"])}
         if "backend" in patch:
             self._registry.factory(patch["backend"])
         data: JsonObject = {"patch": patch}
@@ -393,7 +386,7 @@ class SessionManager:
         return await self.update(session_id, {"name": name})
 
     async def set_labels(self, session_id: str, labels: Iterable[str]) -> int:
-        return await self.update(session_id, {"labels": _labels(labels)})
+        return await self.update(session_id, {"labels": as_labels(labels)})
 
     async def flag(self, session_id: str, flagged: bool = True) -> int:
         return await self.update(session_id, {"flagged": flagged})
@@ -424,7 +417,9 @@ class SessionManager:
             # A fork may only refer to what is on the disk for good.
             before = opened.journal.next_seq
             await opened.journal.aflush()
-        point, values = await _in_thread(lambda: self._fork_point(session_id, turn_id, before))
+        point, values = await _in_thread(
+            lambda: fork_point(session_id, self._store.read(session_id), turn_id=turn_id, before=before)
+        )
         new_id = new_session_id or self._new_id()
         header = self._header(new_id, {**values, "name": name, "parent": {"session_id": session_id, **point}})
         try:
@@ -574,7 +569,7 @@ class SessionManager:
             enabled=self._app.safe_boundary_resume_enabled,
             backends=self._app.backends,
             new_id=self._new_id,
-            prospect=self._prospect(facts.state),
+            prospect=self._told(facts.state).prospect(),
         )
         return attrs.evolve(planned, diagnostics=(*planned.diagnostics, *notes))
 
@@ -632,71 +627,7 @@ class SessionManager:
         ``not_reached``, ``composition_missing``, ``would_park``; then the run goes on. And JournalError.
         """
         self._ready()
-        waits: object = timeout
-        if waits is not None and (isinstance(waits, bool) or not isinstance(waits, int | float) or not waits >= 0):
-            raise TypeError(f"a timeout is a number of seconds, or None to wait as long as it takes, not {waits!r}")
-        run_id, opened = self.kernel.running(session_id), self.kernel.opened(session_id)
-        turn = None if run_id is None or opened is None else opened.journal.state.turns.by_run(run_id)
-        if run_id is None or turn is None:
-            raise HandoffRefused(
-                f"nothing runs in session {session_id} here that could be handed over; call this while a turn does",
-                code="run_unknown",
-            )
-        if self._epoch is None:
-            self._epoch = self._new_id()
-        handoff_id, successor, invocation, claim_id = (self._new_id() for _ in range(4))
-        pause = HandoffPause(
-            handoff_id=handoff_id,
-            host_epoch=self._epoch if host_epoch is None else host_epoch,
-            root_run_id=next(iter(turn.run_ids)),
-            successor_run_id=successor,
-            successor_invocation_id=invocation,
-            claim_id=claim_id,
-        )
-        request = self.kernel.request_run_handoff(session_id, run_id, pause)
-        if request is None:
-            raise HandoffRefused(f"run {run_id} of session {session_id} is over", code="run_over")
-        try:
-            await asyncio.wait({request.ready}, timeout=timeout)
-            if not request.ready.done():
-                raise HandoffRefused(
-                    f"run {run_id} of session {session_id} came to no step boundary within {timeout:g} s, and goes on; "
-                    "try again with more time",
-                    code="not_reached",
-                )
-            await self._commit(session_id, run_id, request)
-            if not await asyncio.shield(request.sealed):
-                raise _ended_otherwise(session_id, run_id)
-            await self.kernel.exited(session_id, run_id)
-        finally:
-            request.cancel()
-        return pause.draft(run_id=run_id, turn_id=turn.turn_id, remaining_steps=request.remaining_steps).data
-
-    async def _commit(self, session_id: str, run_id: str, request: HandoffRequest) -> None:
-        """Only where a successor could go on from there."""
-        if not request.ready.result():
-            raise _ended_otherwise(session_id, run_id)
-        draft = request.preview()
-        conversation, opened = await self.kernel.conversation(session_id), self.kernel.opened(session_id)
-        if opened is None:
-            raise _ended_otherwise(session_id, run_id)
-        try:
-            observation: SafetyObservation | Unobserved = await self._observe(session_id, opened.journal.state)
-        except Unobserved as error:
-            observation = error
-        facts = Facts(session_id, opened.journal.state, conversation)
-        if found := would_park(facts, draft, observation):
-            said = " ".join(each.message for each in found)
-            raise HandoffRefused(
-                f"no successor could finish what run {run_id} of session {session_id} does, so it goes on: {said}",
-                code="would_park",
-            )
-        if not request.commit():
-            raise HandoffRefused(
-                f"run {run_id} of session {session_id} did not wait where it could be handed over, and goes on or has "
-                "ended; try again while it runs",
-                code="not_reached",
-            )
+        return await self._asking.hand_over(session_id, timeout=timeout, host_epoch=host_epoch)
 
     async def abandon_handoff(self, session_id: str, handoff_id: str, reason: str | None = None) -> "Events":
         """Gives up a handoff whose successor has not started: its turn has failed, and new messages are taken again.
@@ -790,49 +721,30 @@ class SessionManager:
         """What the app's inspector sees, or this process by itself. Raises Unobserved."""
         if self._app.safety_inspector is not None:
             return await observe(self._app.safety_inspector, session_id)
-        settings = state.session.settings()
-        factory = self._app.backends.get(str(settings.get("backend", "")))
-        names = getattr(factory, "tool_names", None)
-        if names is None:
-            names = [tool.name for tool in self._tools(settings)]
+        told = self._told(state)
         settled = not any(state.runs.known(run_id) for run_id in lingering())
-        return await look(str(settings.get("cwd", "")), names, settled=settled)
+        return await look(str(told.settings.get("cwd", "")), told.tool_names, settled=settled)
 
-    def _tools(self, settings: JsonObject) -> Sequence[Tool]:
-        """The tools of the session's backend, as far as its factory tells; else the app's."""
-        factory = self._app.backends.get(str(settings.get("backend", "")))
-        tools = getattr(factory, "tools", None)
-        return self._app.tools if tools is None else tools
-
-    def _prospect(self, state: State) -> Prospect:
-        """What a run of the session would be made of now, where its backend's factory tells without building one."""
-        settings = state.session.settings()
-        factory = self._app.backends.get(str(settings.get("backend", "")))
-        handoff: object = getattr(factory, "handoff", None)
-        tell = getattr(factory, "known", None)
-        known: object = None
-        try:
-            known = tell(settings, self._app.tools) if callable(tell) else None
-        except Exception as error:
-            log.warning("what a run would be made of cannot be told: %s", describe(error, typed=True))
-        return Prospect(known if isinstance(known, dict) else {}, handoff if isinstance(handoff, bool) else None)
+    def _told(self, state: State) -> Telling:
+        """What the factory of the session's backend tells."""
+        return Telling(self._app, state.session.settings())
 
     async def _reconcile(self, session: OpenSession) -> int:
         return await reconcile_calls(
             session,
-            self._tools(session.journal.state.session.settings()),
+            self._told(session.journal.state).tools,
             lambda: self._store.read(session.session_id),
             failpoint=self._failpoint,
         )
 
     async def _rerun(self, session: OpenSession, continuation: Continuation, tell: Tell) -> None:
-        settings = session.journal.state.session.settings()
+        told = self._told(session.journal.state)
         unknown = await rerun_calls(
             session,
-            self._tools(settings),
+            told.tools,
             lambda: self._store.read(session.session_id),
             call_seqs=continuation.rerun,
-            authorize=getattr(self._app.backends.get(str(settings.get("backend", ""))), "authorize", None),
+            authorize=told.authorize,
             tell=tell,
             failpoint=self._failpoint,
         )
@@ -908,50 +820,6 @@ class SessionManager:
         if waits:
             raise SessionBusy(f"session {session_id} is busy with {', '.join(waits[:3])}; let it end, or take it back")
 
-    def _fork_point(self, session_id: str, turn_id: str | None, before: int | None) -> tuple[JsonObject, JsonObject]:
-        """The number and sum of the point, and the newest values of the session there. It stands before event number
-        ``before``.
-        """
-        values: JsonObject = {}
-        opened: set[str] = set()
-        found: tuple[JsonObject, JsonObject] | None = None
-        ended = False
-        for event in self._store.read(session_id):
-            if event.seq == before:
-                break
-            data = event.data
-            if event.type == "session/header":
-                values = {key: data[key] for key in _INHERITED if key in data}
-            elif event.type == "session/updated":
-                values |= {key: data["patch"][key] for key in _INHERITED if key in data["patch"]}
-            elif event.type in _OPENS:
-                opened.add(data["turn_id"])
-            elif event.type == "turn/end":
-                opened.discard(data["turn_id"])
-                ended = True
-                if data["turn_id"] == turn_id and not opened:
-                    return {"seq": event.seq, "sum": event.sum}, values
-            if ended and not opened:
-                found = {"seq": event.seq, "sum": event.sum}, dict(values)
-        if turn_id is not None:
-            raise ForkRefused(
-                f"session {session_id} has no closed turn {turn_id} of its own; "
-                "name one that has ended, or none for the newest"
-            )
-        if found is None:
-            raise ForkRefused(f"session {session_id} has no closed turn of its own to fork it at; let one end first")
-        return found
-
-
-_OPENS: Final = frozenset({"turn/start", "continuation/start"})
-
-
-def _ended_otherwise(session_id: str, run_id: str) -> HandoffRefused:
-    return HandoffRefused(
-        f"run {run_id} of session {session_id} ended before it was handed over; nothing waits for a successor",
-        code="run_over",
-    )
-
 
 def _taken(app: object) -> App:
     """Raises AppError for what is no app, and what a function that is to give one raises."""
@@ -965,94 +833,5 @@ def _taken(app: object) -> App:
         raise AppError(f"this is no app for a manager: {error}") from error
 
 
-def _directory(path: object) -> str:
-    """The absolute path of a directory that is there. Raises InvalidEvent."""
-    if not isinstance(path, str | os.PathLike):
-        raise _invalid("cwd", f"must be a path, not {type(path).__name__}")
-    whole = str(Path(path).absolute())
-    if not os.path.isdir(whole):
-        raise _invalid("cwd", f"is {whole}, where no directory is; make it, or name another one")
-    return whole
-
-
-def _labels(labels: Iterable[str]) -> list[str]:
-    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable):
-        raise _invalid("labels", f"must be several texts, as in a list, not {type(labels).__name__}")
-    return [*labels]
-
-
-def _check_patch(patch: JsonObject) -> None:
-    """Raises InvalidEvent for a patch that sets something that no session has, or a value that nobody could use."""
-    given: object = patch
-    if not isinstance(given, dict):
-        raise InvalidEvent(
-            f"a patch must be a dict of keys and their whole new values, not {type(given).__name__}",
-            type="session/updated",
-            key="patch",
-        )
-    for key in given:
-        if key not in SETTINGS and not (isinstance(key, str) and key.startswith(_OWN)):
-            from difflib import get_close_matches
-
-            near = get_close_matches(str(key), SETTINGS, 1)
-            meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(SETTINGS)}"
-            raise _invalid(str(key), f"is nothing that can be set; {meant} (keys of your own begin with {_OWN})")
-    _check_values(patch)
-
-
-def _check_values(values: JsonObject) -> None:
-    """Raises InvalidEvent for a value that nobody could use."""
-    for key, kind in SETTINGS.items():
-        if key in values and not isinstance(values[key], kind):
-            raise _invalid(key, f"must be a {kind.__name__}, not {type(values[key]).__name__}")
-    if not all(isinstance(label, str) for label in values.get("labels") or ()):
-        raise _invalid("labels", "must be texts")
-    mode = values.get("permission_mode")
-    if mode is not None and mode not in MODES:
-        raise _invalid("permission_mode", f"must be one of {', '.join(MODES)}, not {mode}")
-
-
-def _invalid(key: str, what: str) -> InvalidEvent:
-    return InvalidEvent(f"{key[:200]} {what}", type="session/updated", key=key)
-
-
 async def _in_thread(work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work)
-
-
-class _Journals:
-    """The sessions of a root, none of which is opened while other work here holds its lock. Implements Journals."""
-
-    def __init__(self, journals: FileJournals) -> None:
-        self._journals = journals
-        self._working: dict[str, asyncio.Future[Any]] = {}
-
-    async def open(self, session_id: str, *, cause: str | None = None) -> OpenSession:
-        await self._free(session_id)
-        return await self._journals.open(session_id, cause=cause)
-
-    async def conversation(self, session: OpenSession) -> Conversation:
-        return await self._journals.conversation(session)
-
-    async def close(self, session: OpenSession) -> None:
-        await self._journals.close(session)
-
-    async def alone(self, session_id: str, work: Callable[[], T]) -> T:
-        """What ``work`` gives, in a thread. It is done to its end although the caller is cancelled."""
-        await self._free(session_id)
-        working = self._working[session_id] = asyncio.get_running_loop().run_in_executor(None, work)
-        working.add_done_callback(lambda done: self._forget(session_id, done))
-        return await asyncio.shield(working)
-
-    async def done(self) -> None:
-        """Waits for all work that holds a lock here: then this process has none any more."""
-        if working := [each for each in self._working.values() if not each.done()]:
-            await asyncio.wait(working)
-
-    async def _free(self, session_id: str) -> None:
-        while (working := self._working.get(session_id)) is not None and not working.done():
-            await asyncio.wait({working})
-
-    def _forget(self, session_id: str, done: "asyncio.Future[Any]") -> None:
-        if self._working.get(session_id) is done:
-            del self._working[session_id]
