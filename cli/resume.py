@@ -358,11 +358,9 @@ async def run(
     stream = manager.resume_safe_boundary_continuation(continuation)
     refusal: str | None = None
     code: int | None = None
-    begun = False
     try:
         try:
             await stream.started()
-            begun = True
             if live is not None:
                 live.begun(stream.run_id, stream.turn_id)
             async for event in stream:
@@ -390,8 +388,7 @@ async def run(
         failure = failure_of(error)
         refusal, code = failure.sentence, code or failure.code
     doc["turn"] = _turn(stream)
-    if begun and doc["turn"] is None and code is None:
-        # Its stream has ended, and its turn has not.
+    if stream.pause is not None and code is None:
         doc["turn"] = {"turn_id": stream.turn_id, "run_id": stream.run_id, "status": "paused", "reason": None}
         refusal = "the turn was handed over again while it ran here, and is not done; its next run goes on with "
         refusal += f"`{words.resume}`"
