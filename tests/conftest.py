@@ -17,7 +17,7 @@ settings.load_profile("maka")
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("simulation")
     group.addoption("--simulation-seed", type=int, default=0, help="the first seed of the kernel's simulation")
-    group.addoption("--simulation-runs", type=int, default=None, help="how many; 1 if a seed is given, else 500")
+    group.addoption("--simulation-runs", type=int, default=None, help="how many; 1 if a seed is given, else 300")
 
 
 @pytest.fixture
@@ -26,5 +26,5 @@ def simulation_seeds(request: pytest.FixtureRequest) -> range:
     first: int = request.config.getoption("--simulation-seed")
     runs: int | None = request.config.getoption("--simulation-runs")
     if runs is None:
-        runs = 1 if first else 500
+        runs = 1 if first else 300
     return range(first, first + runs)
