@@ -61,7 +61,7 @@ class HandoffAsking:
                     code="not_reached",
                 )
             await self._commit(session_id, run_id, request)
-            if not await asyncio.shield(request.sealed):
+            if not await request.sealed:
                 raise _ended_otherwise(session_id, run_id)
             await self._kernel.exited(session_id, run_id)
         finally:

@@ -139,7 +139,7 @@ class Handing:
 
     async def _decided(self, request: HandoffRequest, signal: asyncio.Event | None) -> None:
         run = self._run
-        until = run.entry.until(lambda: request.committed or request.over or run.claimant is not None)
+        until = run.entry.until(lambda: request.committed or request.over)
         if signal is None:
             await until
             return

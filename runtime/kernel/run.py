@@ -183,8 +183,10 @@ class Run:
         await asyncio.shield(self.started)
 
     def watch_exit(self) -> None:
-        """From now on ``send`` has its time to end in."""
-        if self._watch is None and not self.exited:
+        """From now on ``send`` has its time to end in, whatever it had before."""
+        if self._watch is not None:
+            self._watch.cancel()
+        if not self.exited:
             self._watch = asyncio.get_running_loop().call_later(self._deadlines.exit, self._overdue, self)
 
     def publish(self, event: SessionEvent) -> None:

@@ -1,11 +1,14 @@
 """The command, run from an empty folder and with a root of its own and no app."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support import command
+from support.orders import Orders
 
 
 @pytest.fixture
@@ -17,3 +20,24 @@ def maka_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., comm
     monkeypatch.setenv("MAKA_HOME", str(tmp_path / "root"))
     monkeypatch.delenv("MAKA_APP", raising=False)
     return lambda *words: command.here(*words).checked()
+
+
+@pytest.fixture
+def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Orders]:
+    """The agent, importable as `agent` where the command runs; nothing of it stays imported."""
+    monkeypatch.delenv("MAKA_APP", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "elsewhere").mkdir(exist_ok=True)
+    yield Orders(tmp_path / "elsewhere", tmp_path / "root")
+    sys.modules.pop("agent", None)
+
+
+@pytest.fixture
+def resume(maka_: Callable[..., command.Ran], orders: Orders) -> Callable[..., Any]:
+    """`maka session resume s`, each time as a process of its own would: with the module as it then is."""
+
+    def run(*words: object, target: object = "s") -> Any:
+        sys.modules.pop("agent", None)
+        return maka_("session", "resume", target, *words)
+
+    return run

@@ -4,7 +4,7 @@ import asyncio
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from shlex import split
 from typing import Any
@@ -21,26 +21,6 @@ Run = Callable[..., Any]
 
 APP = ("--app", "agent:handed")
 GIVE_UP = "maka session settle s --handoff {}"
-
-
-@pytest.fixture
-def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Orders]:
-    """The agent, importable as `agent` where the command runs; nothing of it stays imported."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "elsewhere").mkdir(exist_ok=True)
-    yield Orders(tmp_path / "elsewhere", tmp_path / "root")
-    sys.modules.pop("agent", None)
-
-
-@pytest.fixture
-def resume(maka_: Run, orders: Orders) -> Run:
-    """`maka session resume s`, each time as a process of its own would: with the module as it then is."""
-
-    def run(*words: object, target: object = "s") -> Any:
-        sys.modules.pop("agent", None)
-        return maka_("session", "resume", target, *words)
-
-    return run
 
 
 def codes(doc: dict[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +24,6 @@ RESUMED = {
     "continuation", "turn",
 }  # fmt: skip
 APP = ("--app", "agent:app")
-
-
-@pytest.fixture
-def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Orders]:
-    """The agent, importable as `agent` where the command runs; nothing of it stays imported."""
-    monkeypatch.delenv("MAKA_APP", raising=False)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "elsewhere").mkdir(exist_ok=True)
-    yield Orders(tmp_path / "elsewhere", tmp_path / "root")
-    sys.modules.pop("agent", None)
-
-
-@pytest.fixture
-def resume(maka_: Run, orders: Orders) -> Run:
-    """`maka session resume s`, each time as a process of its own would: with the module as it then is."""
-
-    def run(*words: object, target: object = "s") -> Any:
-        sys.modules.pop("agent", None)
-        return maka_("session", "resume", target, *words)
-
-    return run
 
 
 def codes(doc: dict[str, Any]) -> list[str]:

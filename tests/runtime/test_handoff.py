@@ -11,7 +11,6 @@ from maka.journal.errors import JournalError
 from maka.journal.events import Draft, JsonObject
 from maka.runtime.app import App
 from maka.runtime.backends.base import BackendContext, SendInput, StopMode, StopReason
-from maka.runtime.composition import RunComposition
 from maka.runtime.continuation.safety import SafetyObservation
 from maka.runtime.errors import ContinuationRevalidationError, CopyRefused, HandoffRefused
 from maka.runtime.handoff.denials import has_explicit_sandbox_boundary_denial
@@ -20,6 +19,7 @@ from maka.runtime.handoff.sameness import recorded_composition
 from maka.runtime.journals import OpenSession
 from maka.runtime.session_events import SessionEvent
 from maka.runtime.sessions import SessionManager
+from support.composed import composed
 from support.legal import assert_legal
 from support.managed import events_of, go
 
@@ -82,17 +82,8 @@ class Fixture:
         successor = run_id == "successor-run"
         if successor and self.decision == "uncommitted_preparation":
             return
-        same = "sha256:" + "0" * 64
-        made: dict[str, Any] = {
-            "composer_id": "test.handoff",
-            "composer_revision": "1",
-            "base_system_prompt_hash": same,
-            "tool_catalog_hash": same,
-            "tool_availability_hash": same,
-            "base_provider_options_hash": same,
-        }
         drifted = DRIFT.get(self.decision, {}) if successor else {}
-        await self.context.record_run_composition(run_id, RunComposition(**{**made, **drifted}))
+        await self.context.record_run_composition(run_id, composed(**drifted))
 
     async def send(self, input: SendInput) -> AsyncIterator[SessionEvent]:
         self.inputs.append(input)

@@ -18,7 +18,6 @@ from maka.journal.errors import InvalidEvent, JournalWriteError
 from maka.journal.events import JsonObject
 from maka.runtime.app import App
 from maka.runtime.backends.base import BackendContext, BackendRegistry, SendInput
-from maka.runtime.composition import RunComposition
 from maka.runtime.continuation.plan import plan
 from maka.runtime.continuation.safety import SafetyObservation
 from maka.runtime.continuation.shapes import Continuation, Facts
@@ -41,6 +40,7 @@ from maka.runtime.kernel.stream import TurnStream
 from maka.runtime.lifecycle import Lifecycle, LifecycleEvent
 from maka.runtime.session_events import SessionEvent
 from maka.runtime.sessions import SessionManager
+from support.composed import composed
 from support.disks import FaultyDisk
 from support.managed import data_of, directory, events_of, files_of, go, types_of
 from support.memory_journals import MemoryJournal, MemoryJournals, check_legal
@@ -48,20 +48,6 @@ from support.seeded_loop import run
 
 SESSION = "s1"
 Test = Callable[[], Coroutine[Any, Any, None]]
-_HASH = "sha256:" + "0" * 64
-
-
-def made(**values: Any) -> RunComposition:
-    """What a run is made of."""
-    same: dict[str, Any] = {
-        "composer_id": "test.kernel",
-        "composer_revision": "1",
-        "base_system_prompt_hash": _HASH,
-        "tool_catalog_hash": _HASH,
-        "tool_availability_hash": _HASH,
-        "base_provider_options_hash": _HASH,
-    }
-    return RunComposition(**{**same, **values})
 
 
 def pause(number: int = 1, **ids: str) -> HandoffPause:
@@ -102,7 +88,7 @@ class Player:
         self._numbers = count()
 
     async def prepare_run_composition(self, run_id: str, turn_id: str) -> None:
-        await self.context.record_run_composition(run_id, made())
+        await self.context.record_run_composition(run_id, composed())
 
     def send(self, input: SendInput) -> AsyncIterator[SessionEvent]:
         self.inputs.append(input)
@@ -1474,8 +1460,8 @@ def records(*compositions: Any, told: list[BaseException | None]) -> Play:
 @drawn
 async def test_what_a_run_is_made_of_is_recorded_once() -> None:
     told: list[BaseException | None] = []
-    revised = made(composer_revision="2")
-    bench = Bench(records(made(), made(), revised, made(), told=told))
+    revised = composed(composer_revision="2")
+    bench = Bench(records(composed(), composed(), revised, composed(), told=told))
     reading, request = await bench.paused()
     assert await request.sealed
     await reading
@@ -1487,7 +1473,7 @@ async def test_what_a_run_is_made_of_is_recorded_once() -> None:
 @drawn
 async def test_what_is_no_composition_is_refused() -> None:
     told: list[BaseException | None] = []
-    bench = Bench(records(None, made().to_json(), told=told))
+    bench = Bench(records(None, composed().to_json(), told=told))
     await read(bench.start())
     assert [type(error) for error in told] == [TypeError, TypeError]
     assert bench.of("run/composition") == []
@@ -1501,11 +1487,11 @@ async def test_nothing_is_recorded_of_a_run_that_does_not_run() -> None:
     record = bench.player.context.record_run_composition
     for run_id in ("r2", "t1", ""):
         with pytest.raises(InvalidEvent, match="does not run here"):
-            await record(run_id, made())
+            await record(run_id, composed())
     await bench.stop()
     await reading
     with pytest.raises(InvalidEvent, match="does not run here"):
-        await record("r1", made())
+        await record("r1", composed())
     assert len(bench.of("run/composition")) == 1
     await bench.over()
 
@@ -1515,7 +1501,7 @@ async def test_nothing_is_recorded_of_a_run_that_was_sealed() -> None:
     bench = Bench(stands)
     await bench.handed_over()
     with pytest.raises(InvalidEvent, match="does not run here"):
-        await bench.player.context.record_run_composition("r1", made())
+        await bench.player.context.record_run_composition("r1", composed())
     await bench.over()
 
 
@@ -1922,4 +1908,22 @@ async def test_a_stop_of_a_turn_whose_successor_has_been_claimed_stops_that() ->
     assert bench.ends() == [("s1", "aborted")]
     assert len(bench.of("continuation/claim")) == 1
     assert len(bench.player.inputs) == 1
+    await bench.over()
+
+
+@drawn
+async def test_behind_the_seal_a_stream_has_the_whole_time_of_an_exit() -> None:
+    async def slowly(player: Player, input: SendInput) -> AsyncIterator[SessionEvent]:
+        async for event in stands(player, input):
+            yield event
+        await asyncio.sleep(4)
+
+    async def closes() -> None:
+        await asyncio.sleep(4)
+
+    bench = Bench(lambda player, given: Closing(slowly(player, given), closes), deadlines=Deadlines(exit=5))
+    reading, request = await bench.paused()
+    assert await request.sealed is True
+    await reading
+    assert [event.kind for event in bench.said if event.kind == "backend_failed"] == []
     await bench.over()

@@ -17,7 +17,6 @@ from maka.journal.views.interactions import Interactions
 from maka.runtime.app import App
 from maka.runtime.backends.base import BackendContext, BackendRegistry, SendInput, SteeringLease
 from maka.runtime.backends.scripted import Never, Part, Tool, scripted_backend
-from maka.runtime.composition import RunComposition
 from maka.runtime.continuation import drafts
 from maka.runtime.continuation.plan import plan
 from maka.runtime.continuation.safety import SafetyObservation
@@ -42,6 +41,7 @@ from maka.runtime.kernel.kernel import RuntimeKernel
 from maka.runtime.kernel.stream import TurnStream
 from maka.runtime.lifecycle import Lifecycle
 from maka.runtime.session_events import SessionEvent
+from support.composed import composed
 from support.lineages import Story
 from support.managed import data_of, go, managing, told
 from support.memory_journals import MemoryJournal, MemoryJournals, check_legal
@@ -49,15 +49,7 @@ from support.plans import Session
 from support.seeded_loop import run
 
 SESSION = "s1"
-HASH = "sha256:" + "0" * 64
-MADE = RunComposition(
-    composer_id="test.rules",
-    composer_revision="1",
-    base_system_prompt_hash=HASH,
-    tool_catalog_hash=HASH,
-    tool_availability_hash=HASH,
-    base_provider_options_hash=HASH,
-)
+MADE = composed()
 SEEN = SafetyObservation(workspace_identity="w", background_operations_settled=True, available_tool_names=("tool",))
 QUESTIONS = [{"id": "q", "question": "?", "options": [{"label": "Yes"}, {"label": "No"}]}]
 Play = Callable[[SendInput], AsyncIterator[SessionEvent]]

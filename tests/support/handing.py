@@ -16,13 +16,13 @@ import maka
 from maka.runtime.app import App
 from maka.runtime.backends.base import Backend, BackendContext, Boundary, SendInput, StopMode, StopReason
 from maka.runtime.backends.loop import loop_backend
-from maka.runtime.composition import RunComposition
 from maka.runtime.errors import ContinuationRevalidationError
 from maka.runtime.kernel.stream import TurnStream
 from maka.runtime.session_events import SessionEvent
 from maka.runtime.sessions import SessionManager
 
 from . import lives
+from .composed import composed
 from .lives import SESSION, Doing, Model, Script, Told, asked_for, assert_once, hold
 
 #: What a turn is for that is handed over.
@@ -207,16 +207,7 @@ class Own:
         self._stopping = asyncio.Event()
 
     async def prepare_run_composition(self, run_id: str, turn_id: str) -> None:
-        same = "sha256:" + "0" * 64
-        made = RunComposition(
-            composer_id="test.own",
-            composer_revision="1",
-            base_system_prompt_hash=same,
-            tool_catalog_hash=same,
-            tool_availability_hash=same,
-            base_provider_options_hash=same,
-        )
-        await self._context.record_run_composition(run_id, made)
+        await self._context.record_run_composition(run_id, composed())
 
     async def send(self, input: SendInput) -> AsyncIterator[SessionEvent]:
         def event(kind: str, **data: Any) -> SessionEvent:
