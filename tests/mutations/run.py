@@ -100,6 +100,10 @@ class Copy:
         self.home = home
         # Other plugins than the one that is named cost more time than the tests.
         env = {**os.environ, "PYTHONPATH": str(home.parent), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        # Tests that run beside these, as another user too, share no folder of temporary files whose mode pytest sets.
+        temporary = home.parent / "temporary"
+        temporary.mkdir()
+        env["PYTEST_DEBUG_TEMPROOT"] = str(temporary)
         if compiled:
             env["PYTHONDONTWRITEBYTECODE"] = "1"
         command = [sys.executable, str(HERE / "warm.py")]
