@@ -1,0 +1,1 @@
+"""The host: one process owns a root, many clients use it."""
