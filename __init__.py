@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     )
     from maka.journal.findings import Finding
     from maka.repair.session import Session, inspect, load, open_session
+    from maka.runtime.host.client import connect
 
 __version__ = "0.1.0"
 
@@ -105,6 +106,7 @@ __all__ = [
     "Usage",
     "UserMessage",
     "__version__",
+    "connect",
     "inspect",
     "load",
     "open_session",
@@ -126,6 +128,7 @@ _HOMES = {
         "maka.journal.errors",
     ),
     "Finding": "maka.journal.findings",
+    "connect": "maka.runtime.host.client",
 }
 
 

@@ -1,0 +1,167 @@
+"""The host of a root, found or started. The kernel's lock elects: of many candidates one becomes the host.
+
+Who owns the root is never displaced, however long it takes until it answers.
+"""
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import IO, Final
+
+import attrs
+
+from ...journal import files
+from ..errors import RuntimeFailure
+from ..ids import new_id
+from . import ownership
+from .endpoint import Registration
+from .link import Caller, HostUnreachable, Link, pauses, reach
+
+LOG: Final = "host.log"
+#: Exit codes of a candidate that say nothing against the next: it ended in order, or another was elected.
+_NO_FAILURE: Final = (0, 3)
+#: Seconds in which a host that is alive answers a handshake.
+_HANDSHAKE: Final = 2.0
+#: The longest pause, in seconds, before the second look: of many who find no host at once few start one.
+_HESITATION: Final = 0.1
+_TAIL: Final = 4096
+
+
+class HostStartFailed(RuntimeFailure):
+    """No host could be started, or none answered in time. Its log is ``<root>/host.log``."""
+
+
+async def find_host(root: str | os.PathLike[str]) -> Registration | None:
+    """The host of the root that answers now; None if none does. Raises HostError for one that refuses every client."""
+    link = await _answering(Path(root))
+    if link is None:
+        return None
+    await link.aclose()
+    return attrs.evolve(link.registered, state=link.state)
+
+
+async def ensure_host(
+    root: str | os.PathLike[str], *, app: str | None = None, idle: float | None = None, timeout: float = 30
+) -> Registration:
+    """The host of the root; a detached process is started as one where there is none.
+
+    It may not be ``ready`` yet. ``app`` and ``idle`` are the options of `maka host start`, for one that is started
+    here. Raises HostStartFailed, HostError for a host that speaks another protocol, JournalWriteError where the root
+    cannot be made or the log not be written.
+    """
+    place = Path(root)
+    try:
+        async with asyncio.timeout(timeout):
+            return await _elected(place, app, idle)
+    except TimeoutError:
+        pass
+    owner = ownership.owner(place)
+    who = "nobody owns the root" if owner is None else f"{ownership.process(owner)} owns the root and does not answer"
+    raise HostStartFailed(
+        f"no host of {place} has answered for {timeout:g} s: {who}; read {place / LOG}, then try again"
+    )
+
+
+def command(root: Path, app: str | None, idle: float | None) -> list[str]:
+    """The command line of a candidate."""
+    words = [sys.executable, "-m", "maka.cli", "host", "start", "--foreground", "--root", str(root)]
+    words += [] if app is None else ["--app", app]
+    return words + ([] if idle is None else ["--idle", f"{idle:g}"])
+
+
+async def _elected(root: Path, app: str | None, idle: float | None) -> Registration:
+    candidate: _Candidate | None = None
+    for pause in pauses():
+        link = await _answering(root)
+        if link is not None:
+            try:
+                if link.state != "draining":
+                    return attrs.evolve(link.registered, state=link.state)
+                await link.lost.wait()
+            finally:
+                await link.aclose()
+        elif candidate is not None and candidate.code is not None:
+            # What it came to is looked at only now that there is still no host.
+            if candidate.code not in _NO_FAILURE:
+                raise HostStartFailed(candidate.story())
+            candidate = None
+        elif candidate is None and ownership.owner(root) is None:
+            await asyncio.sleep(random.uniform(0, _HESITATION))
+            if ownership.owner(root) is None:
+                candidate = _Candidate(root, command(root, app, idle))
+        await (asyncio.sleep(pause) if candidate is None else candidate.ends(pause))
+    raise AssertionError  # the pauses have no end
+
+
+async def _answering(root: Path) -> Link | None:
+    who = {"id": new_id(), "surface": "election"}
+    try:
+        return await reach(Caller(root=root, hello=who, patience=_HANDSHAKE, told=lambda: None), _HANDSHAKE)
+    except HostUnreachable:
+        return None
+
+
+class _Candidate:
+    """A process that may become the host, and outlives this one."""
+
+    def __init__(self, root: Path, words: list[str]) -> None:
+        self._log = root / LOG
+        with _opened(self._log) as log:
+            self._begins = log.tell()
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._ended = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        # A child that ends is to be waited for by its parent, whatever the parent does by then.
+        threading.Thread(target=self._wait, name="maka-host-candidate", daemon=True).start()
+
+    @property
+    def code(self) -> int | None:
+        return self._process.returncode
+
+    async def ends(self, seconds: float) -> None:
+        """Waits for its end, but no longer than that."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ended.wait()
+        except TimeoutError:
+            pass
+
+    def story(self) -> str:
+        """What it said last, in one sentence."""
+        how = f"exit code {self.code}" if (self.code or 0) >= 0 else f"signal {-(self.code or 0)}"
+        try:
+            with open(self._log, "rb") as log:
+                log.seek(max(self._begins, log.seek(0, os.SEEK_END) - _TAIL))
+                lines = log.read(_TAIL).decode("utf-8", "replace").split("\n")
+        except OSError:
+            lines = []
+        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        if not said:
+            return f"the host did not start ({how}) and said nothing; read {self._log}, then try again"
+        return f"the host did not start ({how}): {said.removeprefix('maka: ')}"
+
+    def _wait(self) -> None:
+        self._process.wait()
+        try:
+            self._loop.call_soon_threadsafe(self._ended.set)
+        except RuntimeError:
+            pass  # whoever started it has gone on
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """The log, 0600, to be written at its end."""
+    try:
+        files.make_dirs(path.parent)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        log = os.fdopen(os.open(path, flags, files.FILE_MODE), "ab")
+    except OSError as error:
+        raise files.write_error(error, path, "open") from None
+    os.fchmod(log.fileno(), files.FILE_MODE)
+    log.seek(0, os.SEEK_END)
+    return log
