@@ -42,7 +42,7 @@ class OpenSession:
     """One session open for writing in this process.
 
     ``conversation`` is None until a turn needs it: it takes the whole history. Whoever appends calls ``observe`` with
-    what it appended, right then, so that the conversation is never behind.
+    what it appended, right then, so that the conversation is never behind. ``watch`` is told then, too.
     """
 
     session_id: str
@@ -51,6 +51,7 @@ class OpenSession:
     conversation: Conversation | None = None
     #: Calls of unknown outcome whose tools were asked since it was opened, by the number of their tool/call.
     asked: set[int] = attrs.field(factory=set)
+    watch: "Watch | None" = None
     #: What was appended while the conversation was read; None while nobody reads it.
     _missed: list[Event] | None = attrs.field(default=None, init=False)
 
@@ -59,6 +60,8 @@ class OpenSession:
             self.conversation.observe(event)
         elif self._missed is not None:
             self._missed.append(event)
+        if self.watch is not None:
+            self.watch(self, event)
 
     def reading(self) -> None:
         """From now on what is appended may be missed by who reads."""
@@ -70,6 +73,10 @@ class OpenSession:
             if event.seq > conversation.seq:
                 conversation.observe(event)
         self.conversation, self._missed = conversation, None
+
+
+#: Is told each event that is appended to a session, before it is on the disk. It must not raise.
+Watch = Callable[[OpenSession, Event], None]
 
 
 class Journals(Protocol):
@@ -105,15 +112,17 @@ class FileJournals:
         on_append: Hook | None = None,
         fs: files.Fs = files.REAL,
         places: Mapping[str, Path] | None = None,
+        watch: Watch | None = None,
     ) -> None:
         """``clock``, ``on_append`` and ``fs`` are handed to every writer (see JournalWriter.open), ``places`` to the
-        store.
+        store, ``watch`` to every session that is opened.
         """
         #: The same root for whoever creates and lists.
         self.store = FileStore(root, clock=clock, on_append=on_append, places=places)
         self._clock = clock
         self._hook = on_append
         self._fs = fs
+        self._watch = watch
 
     async def open(self, session_id: str, *, cause: str | None = None) -> OpenSession:
         """See Journals."""
@@ -138,7 +147,7 @@ class FileJournals:
         writer = open_session(
             self.store.path(session_id), cause=cause, clock=self._clock, on_append=self._hook, fs=self._fs
         )
-        return OpenSession(session_id, writer.session_dir, writer)
+        return OpenSession(session_id, writer.session_dir, writer, watch=self._watch)
 
 
 class ExclusiveJournals:

@@ -147,15 +147,21 @@ class Ledger:
         """What opens the turn, as one batch. Raises InvalidEvent, JournalError."""
         self._recorder.add_batch(drafts)
 
-    def stop_requested(self, stop_id: str, source: str, mode: str) -> None:
-        """Somebody asked the turn to stop. Raises InvalidEvent, JournalError."""
-        data = {
+    def stop_requested(
+        self, stop_id: str, source: str, mode: str, *, retract: list[str] | None = None, client: str | None = None
+    ) -> None:
+        """Somebody asked the turn to stop; ``retract``: and takes these messages back that wait.
+
+        Raises InvalidEvent, JournalError.
+        """
+        data: JsonObject = {
             "stop_id": stop_id,
             "turn_id": self.progress.turn_id,
             "run_id": self.progress.run_id,
             "source": source,
             "mode": mode,
         }
+        data |= {key: value for key, value in (("retract", retract), ("client", client)) if value is not None}
         self._recorder.add("turn/stop_requested", data)
 
     def end(self, reason: JsonObject, *, before: Sequence[Draft] = (), settle: bool = False) -> None:

@@ -46,8 +46,9 @@ from .handoff.denials import DenialLookup, has_explicit_sandbox_boundary_denial
 from .handoff.sameness import CompositionReader, recorded_composition
 from .ids import new_id
 from .interactions import JournalInteractions
-from .journals import ExclusiveJournals, FileJournals, OpenSession
+from .journals import ExclusiveJournals, FileJournals, OpenSession, Watch
 from .kernel.authority import RuntimeMessageAuthority
+from .kernel.delivery import SessionListener
 from .kernel.generations import Deadlines
 from .kernel.kernel import RuntimeKernel, SessionStatus
 from .kernel.stream import TurnStream
@@ -81,10 +82,10 @@ class SessionManager:
     ``root``: where they are, else as ``journal.store.default_root`` says. ``app``: an App, an object with what one has,
     or a function or class without arguments that gives one. ``permission_timeout``: seconds after which a
     permission that nobody answers is closed. ``on_append`` sees every event before it is written. ``clock`` (Unix ms),
-    ``new_id`` and ``deadlines`` are the kernel's. ``places`` are journals that lie elsewhere, by session id, and
-    ``continuation_failpoint`` is for tests (see ``continuation.failpoints``). The last two look up what a continuation
-    inherits of the run that it goes on from; by themselves in the journal. Raises AppError for what is no app,
-    SessionNotFound for what is no root.
+    ``new_id`` and ``deadlines`` are the kernel's. ``places`` are journals that lie elsewhere, by session id, ``watch``
+    is told each event when it is appended, and ``continuation_failpoint`` is for tests (see
+    ``continuation.failpoints``). The last two look up what a continuation inherits of the run that it goes on from; by
+    themselves in the journal. Raises AppError for what is no app, SessionNotFound for what is no root.
 
     Whatever starts or changes something raises KernelClosed once the manager was closed, and RuntimeFailure outside of
     its event loop, which is the first that it was used in. ``list``, ``read`` and ``status`` go on.
@@ -104,6 +105,7 @@ class SessionManager:
         keep_open: int = 32,
         continuation_failpoint: Hook = nowhere,
         places: Mapping[str, Path] | None = None,
+        watch: Watch | None = None,
         has_explicit_sandbox_boundary_denial: DenialLookup = has_explicit_sandbox_boundary_denial,
         read_composition: CompositionReader = recorded_composition,
     ) -> None:
@@ -114,7 +116,7 @@ class SessionManager:
         self._stopping: set[asyncio.Future[None]] = set()
         self._new_id = new_id
         self._clock = clock
-        files = FileJournals(root, clock=clock, on_append=on_append, places=places)
+        files = FileJournals(root, clock=clock, on_append=on_append, places=places, watch=watch)
         self._store: FileStore = files.store
         self._journals = ExclusiveJournals(files)
         registry = BackendRegistry()
@@ -573,12 +575,14 @@ class SessionManager:
         )
         return attrs.evolve(planned, diagnostics=(*planned.diagnostics, *notes))
 
-    def resume_safe_boundary_continuation(self, planned: ContinuationPlan | Continuation) -> TurnStream:
+    def resume_safe_boundary_continuation(
+        self, planned: ContinuationPlan | Continuation, *, listener: SessionListener | None = None
+    ) -> TurnStream:
         """The run that a plan found can be started; its events, to be iterated. No message is sent again.
 
         Everything that the plan relied on is checked again, and the boundary is claimed, once for good. Raises
         ContinuationParked at once for a plan that parks; iterating raises ContinuationRevalidationError where something
-        has changed since, and what TurnStream says.
+        has changed since, and what TurnStream says. ``listener``: see ``RuntimeKernel.start_turn``.
         """
         self._here()
         given: object = planned
@@ -598,7 +602,7 @@ class SessionManager:
                 "safe_boundary_resume_enabled",
                 rejection_reasons=("resume_feature_disabled",),
             )
-        return self.kernel.start_continuation(continuation)
+        return self.kernel.start_continuation(continuation, listener=listener)
 
     async def settle_indeterminate_continuation(self, session_id: str, claim_id: str) -> "Events":
         """Ends a continuation that a crash left behind its start, where nobody knows whether the provider was called:

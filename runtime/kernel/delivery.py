@@ -2,12 +2,16 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import attrs
 
 from ..errors import RuntimeFailure
 from ..session_events import DELTAS, SessionEvent
+
+#: Is told each event when it happens. It must not raise.
+SessionListener = Callable[[SessionEvent], None]
 
 #: Events kept for a consumer that does not read.
 LIMIT: Final = 1_024
@@ -35,11 +39,12 @@ class _Waiting:
 
 class Delivery:
     """A queue with one reader. Neighbouring deltas of one text merge; when it is full deltas are dropped, oldest first,
-    then other events; the turn's end stays. ``dropped`` counts.
+    then other events; the turn's end stays. ``dropped`` counts. With a ``listener`` nothing waits: it is told at once.
     """
 
-    def __init__(self, limit: int = LIMIT) -> None:
+    def __init__(self, limit: int = LIMIT, *, listener: SessionListener | None = None) -> None:
         self._limit = limit
+        self._listener = listener
         self._waiting: deque[_Waiting] = deque()
         self._size = 0
         self._reader: asyncio.Future[None] | None = None
@@ -49,6 +54,9 @@ class Delivery:
 
     def put(self, event: SessionEvent) -> None:
         if self._closed:
+            return
+        if self._listener is not None:
+            self._listener(event)
             return
         size = _size(event.data)
         while (len(self._waiting) >= self._limit or self._size + size > MOST) and self._drop():

@@ -31,6 +31,7 @@ from ..tools.base import Tool, text_block
 from .authority import RunIdentity, RuntimeInteractionAuthority, RuntimeMessageAuthority
 from .backends import Backends
 from .course import Course, leave
+from .delivery import SessionListener
 from .entries import Entries
 from .entry import Entry
 from .failures import combine
@@ -40,7 +41,7 @@ from .openings import FromBoundary, FromMessage, Opening, Rerun
 from .parts import Activation, Parts, Reconcile
 from .reasons import named
 from .run import Run
-from .stops import StopAttempt
+from .stops import StopAttempt, StopRequest
 from .stream import TurnStream
 
 #: Seconds for runs to end in where all tasks of the loop are cancelled.
@@ -157,12 +158,14 @@ class RuntimeKernel:
         quotes: list[JsonObject] | None = None,
         attachments: list[JsonObject] | None = None,
         root: JsonObject | None = None,
+        listener: SessionListener | None = None,
     ) -> TurnStream:
         """A turn that begins with the first event that is asked for. See TurnStream for what it raises. Raises
         InvalidEvent at once for an id that can be none.
 
         ``root`` says what the turn is for, as its run's header keeps it: ``{"kind": "user"}`` by itself, or another
-        kind with what the program adds; whoever finishes the turn has the same.
+        kind with what the program adds; whoever finishes the turn has the same. ``listener`` is called with each event
+        when it happens, however many there are; whoever iterates is then given none, and waits for the end.
 
         Turns of one session run one after the other, in the order in which they were begun.
         """
@@ -187,13 +190,14 @@ class RuntimeKernel:
             root=_root(root),
             observe=self._parts.observe,
         )
-        return self._stream(identity, invocation_id, opening)
+        return self._stream(identity, invocation_id, opening, listener)
 
-    def start_continuation(self, continuation: Continuation) -> TurnStream:
+    def start_continuation(self, continuation: Continuation, *, listener: SessionListener | None = None) -> TurnStream:
         """The run that a plan has found can be started, with the first event that is asked for.
 
         All that the plan relied on is checked again; iterating raises ContinuationRevalidationError where it does not
-        hold any more, or another run goes on from the same boundary. See TurnStream for what else it raises.
+        hold any more, or another run goes on from the same boundary. See TurnStream for what else it raises, and
+        ``start_turn`` for ``listener``.
         """
         if self._parts.observe is None:
             raise RuntimeFailure("this kernel observes no workspace, so it continues no run; give it `observe`")
@@ -206,14 +210,17 @@ class RuntimeKernel:
             read_composition=self._parts.read_composition,
             failpoint=self._parts.failpoint,
         )
-        return self._stream(identity, continuation.invocation_id, opening)
+        return self._stream(identity, continuation.invocation_id, opening, listener)
 
-    def _stream(self, identity: RunIdentity, invocation_id: str, opening: Opening) -> TurnStream:
+    def _stream(
+        self, identity: RunIdentity, invocation_id: str, opening: Opening, listener: SessionListener | None
+    ) -> TurnStream:
         run = Run(
             self._entries.find(identity.session_id) or Entry(identity.session_id),
             identity,
             invocation_id=invocation_id,
             opening=opening,
+            listener=listener,
             new_id=self._parts.new_id,
             deadlines=self._parts.deadlines,
             spawn=self._parts.spawn,
@@ -244,6 +251,8 @@ class RuntimeKernel:
         mode: StopMode = "immediate",
         reason: StopReason = "user_stop",
         stop_id: str | None = None,
+        retract: bool = False,
+        client: str | None = None,
     ) -> "asyncio.Future[None]":
         """Stops what runs in the session and cancels what has not begun. Takes effect at once; the future ends when the
         turn's end is durable, and raises what failed, to everybody who asked the same error.
@@ -251,30 +260,27 @@ class RuntimeKernel:
         A turn that was handed over and waits for its successor, in a session that is open here, is ended too: the
         successor will never run.
 
+        ``retract``: every message that waits in the session is taken back in the same batch. ``client``: who asked, for
+        the journal. Neither counts for who joins a stop that is in flight.
+
         ``immediate`` while ``after_step`` is in flight escalates it. Where nothing runs here (the session is idle, runs
         in another process, or is not there) nothing happens, and the future is done. Raises ValueError for a ``mode``
-        or a ``reason`` that there is not, TypeError for a ``source`` or a ``stop_id`` that is no text, InvalidEvent
-        for a ``stop_id`` that can be none.
+        or a ``reason`` that there is not, TypeError for a ``source``, ``stop_id`` or ``client`` that is no text,
+        InvalidEvent for a ``stop_id`` that can be none.
         """
         for given, known in ((mode, get_args(StopMode)), (reason, get_args(StopReason))):
             if given not in known:
                 raise ValueError(f"a stop is {' or '.join(map(repr, known))}, not {given!r}")
-        into_journal: tuple[object, object] = (source, stop_id or "")
+        into_journal: tuple[object, ...] = (source, stop_id or "", client or "")
         if not all(isinstance(text, str) for text in into_journal):
-            raise TypeError("source and stop_id of a stop must be texts: they go into the journal")
+            raise TypeError("source, stop_id and client of a stop must be texts: they go into the journal")
         if stop_id is not None:
             check_id("stop_id", stop_id)
-        return self._stop(session_id, named(source), mode, reason, stop_id or self._parts.new_id())
+        request = StopRequest(stop_id or self._parts.new_id(), named(source), mode, retract, client)
+        return self._stop(session_id, request, reason)
 
     def _stop(
-        self,
-        session_id: str,
-        source: str,
-        mode: StopMode,
-        reason: StopReason,
-        stop_id: str,
-        *,
-        handed_over: bool = True,
+        self, session_id: str, request: StopRequest, reason: StopReason = "user_stop", *, handed_over: bool = True
     ) -> "asyncio.Future[None]":
         """``handed_over``: a turn that waits for its successor is ended too."""
         entry = self._entries.find(session_id)
@@ -286,19 +292,19 @@ class RuntimeKernel:
         if attempt is not None:
             if handed_over and attempt.give_up is None:
                 # A closing kernel leaves alone what was handed over; who stops the turn does not.
-                attempt.give_up = lambda *_: self._give_up(session_id, source, stop_id)
-            if mode == "immediate":
-                attempt.escalate(source, stop_id)
+                attempt.give_up = lambda _: self._give_up(session_id, request)
+            if request.mode == "immediate":
+                attempt.escalate(request)
             return _joined(attempt.future)
         if entry.current is not None:
-            attempt = self._attempt(entry.current, source, mode, reason, stop_id, handed_over=handed_over)
+            attempt = self._attempt(entry.current, request, reason, handed_over=handed_over)
             return _joined(attempt.future)
         session = self._entries.usable(session_id)
         giving_up = self._giving_up.get(session_id)
         if giving_up is not None:
             return _joined(giving_up)
         if handed_over and session is not None and session.journal.state.continuations.pausing:
-            giving_up = self._parts.spawn(self._give_up(session_id, source, stop_id), "give a handoff up")
+            giving_up = self._parts.spawn(self._give_up(session_id, request), "give a handoff up")
             giving_up.add_done_callback(seen)
             self._giving_up[session_id] = giving_up
             giving_up.add_done_callback(lambda _: self._giving_up.pop(session_id))
@@ -428,7 +434,7 @@ class RuntimeKernel:
         """Ends a turn that waits for its successor, and nothing else; the session is opened for that. Raises what
         ``session`` raises, JournalError.
         """
-        await self._give_up(session_id, named(source), stop_id or self._parts.new_id())
+        await self._give_up(session_id, StopRequest(stop_id or self._parts.new_id(), named(source)))
 
     def refuse_busy(self, session_id: str) -> None:
         """Raises SessionBusy while a turn of the session waits, runs or is stopped here."""
@@ -501,9 +507,7 @@ class RuntimeKernel:
     async def _close(self, source: str) -> None:
         # What was handed over is another process's to finish.
         stops = [
-            self._stop(
-                entry.session_id, named(source), "immediate", "user_stop", self._parts.new_id(), handed_over=False
-            )
+            self._stop(entry.session_id, StopRequest(self._parts.new_id(), named(source)), handed_over=False)
             for entry in self._entries
         ]
         failures = [failure for failure in await asyncio.gather(*stops, return_exceptions=True) if failure is not None]
@@ -569,34 +573,25 @@ class RuntimeKernel:
     # ------------------------------------------------------------ stops
 
     def _attempt(
-        self,
-        run: Run,
-        source: str,
-        mode: StopMode,
-        reason: StopReason,
-        stop_id: str,
-        *,
-        handed_over: bool = True,
+        self, run: Run, request: StopRequest, reason: StopReason = "user_stop", *, handed_over: bool = True
     ) -> StopAttempt:
         session_id = run.identity.session_id
         attempt = run.entry.attempt = StopAttempt(
             run,
-            source=source,
-            mode=mode,
+            request,
             reason=reason,
-            stop_id=stop_id,
             deadlines=self._parts.deadlines,
             spawn=self._parts.spawn,
             give_up=partial(self._give_up, session_id) if handed_over else None,
         )
-        self._parts.say(run, "stop_requested", source=source, mode=mode)
+        self._parts.say(run, "stop_requested", source=request.source, mode=request.mode)
         run.entry.changed()
         carrying = self._parts.spawn(self._carry_out(attempt), f"stop run {run.identity.run_id}")
         # One that is cancelled before it has begun does nothing of it.
         carrying.add_done_callback(lambda _: self._settle(attempt, asyncio.CancelledError()))
         return attempt
 
-    async def _give_up(self, session_id: str, source: str, stop_id: str) -> None:
+    async def _give_up(self, session_id: str, request: StopRequest) -> None:
         """Ends a turn that waits for its successor, as stopped. Raises JournalError."""
         async with self._held(session_id) as session:
             state = session.journal.state
@@ -605,11 +600,16 @@ class RuntimeKernel:
                 return
             if self.running(session_id) == handoff.data["successor_run_id"]:
                 # It has been claimed and not started yet: from here on it is a run like any other.
-                await self._stop(session_id, source, "immediate", "user_stop", stop_id)
+                await self._stop(session_id, attrs.evolve(request, mode="immediate"))
                 return
             turn_id = handoff.data["turn_id"]
-            said = {"stop_id": stop_id, "turn_id": turn_id, "source": source, "mode": "immediate"}
-            reason = {"kind": "aborted", "source": source}
+            said: JsonObject = {"stop_id": request.stop_id, "turn_id": turn_id, "source": request.source}
+            said["mode"] = "immediate"
+            if request.retract:
+                said["retract"] = list(state.queue.waiting)
+            if request.client is not None:
+                said["client"] = request.client
+            reason = {"kind": "aborted", "source": request.source}
             drafts = abandonment(state, handoff.handoff_id, reason)
             if drafts:
                 await _appended(session, [Draft("turn/stop_requested", said), *drafts])
@@ -660,7 +660,7 @@ class RuntimeKernel:
         if not run.exited and run.claimant != "event":
             attempt = entry.attempt
             if attempt is None and run.claimant is None:
-                attempt = self._attempt(run, "abandoned", "immediate", "user_stop", self._parts.new_id())
+                attempt = self._attempt(run, StopRequest(self._parts.new_id(), "abandoned"))
             if attempt is not None and attempt.run is run:
                 await _joined(attempt.future)
         await entry.until(lambda: run.exited or entry.quarantine() is not None)

@@ -13,7 +13,7 @@ from ..session_events import SessionEvent
 from ..tasks import all_done, seen
 from .asking import RunInteractions
 from .authority import ClosureReason, InteractionOwner, MessageOwner, RunIdentity
-from .delivery import Delivery
+from .delivery import Delivery, SessionListener
 from .entry import Entry
 from .generations import Deadlines, Generation, Spawn
 from .handing import Handing
@@ -46,6 +46,7 @@ class Run:
         *,
         invocation_id: str,
         opening: Opening,
+        listener: SessionListener | None,
         new_id: Callable[[], str],
         deadlines: Deadlines,
         spawn: Spawn,
@@ -57,7 +58,7 @@ class Run:
         self.identity = identity
         self.invocation_id = invocation_id
         self.opening = opening
-        self.delivery = Delivery()
+        self.delivery = Delivery(listener=listener)
         self.generation: Generation | None = None
         self.ledger: Ledger | None = None
         #: The journal that it was begun in.

@@ -5,12 +5,31 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+import attrs
+
 from ...journal.errors import JournalError
 from ..backends.base import StopMode, StopReason
 from ..tasks import failure_of, seen
 from .failures import combine
 from .generations import Deadlines, Generation, Spawn
 from .run import Run
+
+
+@attrs.frozen
+class StopRequest:
+    """Who asked for a stop, as its turn/stop_requested keeps it. ``retract``: every message that waits is taken back in
+    the same batch. ``client`` is whoever asked through a host.
+    """
+
+    stop_id: str
+    source: str
+    mode: StopMode = "immediate"
+    retract: bool = False
+    client: str | None = None
+
+
+#: Ends a turn that was handed over, for who asked.
+GiveUp = Callable[[StopRequest], Awaitable[None]]
 
 
 class StopAttempt:
@@ -22,35 +41,32 @@ class StopAttempt:
     def __init__(
         self,
         run: Run,
+        request: StopRequest,
         *,
-        source: str,
-        mode: StopMode,
         reason: StopReason,
-        stop_id: str,
         deadlines: Deadlines,
         spawn: Spawn,
-        give_up: "Callable[[str, str], Awaitable[None]] | None",
+        give_up: GiveUp | None,
     ) -> None:
         self.run = run
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.future.add_done_callback(seen)
-        self._mode = mode
+        self._mode = request.mode
         self._reason = reason
-        self._source = source
         self._escalated = asyncio.Event()
         self._deadlines = deadlines
         self._spawn = spawn
         #: Ends a turn that was handed over before the stop came; None: the handoff stands, unless another stop comes.
         self.give_up = give_up
-        #: Requests to stop that are not in the journal yet: id, source, mode.
-        self._unnoted: list[tuple[str, str, StopMode]] = [(stop_id, source, mode)]
+        #: Requests to stop that are not in the journal yet.
+        self._unnoted = [request]
         self._beside: list[asyncio.Task[Any]] = []
-        run.claim_terminal("stop", {"kind": "aborted", "source": source})
+        run.claim_terminal("stop", {"kind": "aborted", "source": request.source})
 
-    def escalate(self, source: str, stop_id: str) -> None:
+    def escalate(self, request: StopRequest) -> None:
         """What was to wait for the end of the step happens at once."""
         if self._mode == "after_step" and not self._escalated.is_set():
-            self._unnoted.append((stop_id, source, "immediate"))
+            self._unnoted.append(request)
             self._escalated.set()
 
     async def carry_out(self) -> BaseException | None:
@@ -88,12 +104,12 @@ class StopAttempt:
 
     async def _handed_over(self) -> BaseException | None:
         """The run was sealed before the stop came: the turn is ended for the successor, which never runs."""
-        run, (stop_id, source, _) = self.run, self._unnoted[0]
+        run, request = self.run, self._unnoted[0]
         await run.entry.until(lambda: run.ended or run.exited)
         failures: list[BaseException | None] = [*run.failures]
         if self.give_up is not None and run.handing.pause is not None:
             try:
-                await self.give_up(source, stop_id)
+                await self.give_up(request)
             except JournalError as error:
                 failures.append(error)
         return combine(f"stopping run {run.identity.run_id}, which was handed over, failed in several ways", failures)
@@ -107,11 +123,16 @@ class StopAttempt:
         """What was asked goes to the journal, made durable beside the rest."""
         ledger = self.run.ledger
         assert ledger is not None
+        assert self.run.session is not None
         if ledger.sealed or ledger.failure is not None:
             return None
         try:
             while self._unnoted:
-                ledger.stop_requested(*self._unnoted.pop(0))
+                request = self._unnoted.pop(0)
+                retract = list(self.run.session.journal.state.queue.waiting) if request.retract else None
+                ledger.stop_requested(
+                    request.stop_id, request.source, request.mode, retract=retract, client=request.client
+                )
         except JournalError as error:
             return error
         self._beside.append(self._spawn(ledger.barrier(), "stop requested"))
