@@ -1,4 +1,7 @@
-"""The lock of a session: an exclusive kernel lock that dies with its holder. A pid or a file's existence never decides.
+"""The lock of a directory: an exclusive kernel lock that dies with its holder. No pid and no file's existence decides.
+
+A session's is ``journal.lock``, which alone gives the right to write there; whoever keeps another directory to itself
+names a file of its own.
 
 The lock file's text says who holds it, for messages only. The file is never unlinked: whoever waits for it and whoever
 holds it must mean the same inode.
@@ -36,26 +39,31 @@ class SessionLock:
         _held.add(self)
 
     @classmethod
-    def acquire(cls, session_dir: str | os.PathLike[str]) -> "SessionLock":
-        """Take the lock of a session directory, or say at once who has it.
+    def acquire(cls, directory: str | os.PathLike[str], name: str = LOCK_NAME) -> "SessionLock":
+        """Take the lock of a directory, or say at once who has it. ``name`` is that of the lock file; by itself the
+        directory is a session's.
 
-        Raises SessionNotFound where there is no such directory; JournalLocked where a live writer holds it, also one of
-        this process; JournalWriteError where the lock file cannot be opened, where others may write to the directory or
-        its root, and on a file system that cannot lock; JournalConflict where the lock file is replaced all the time.
+        Raises SessionNotFound where there is no such directory; JournalLocked where a live process holds it, also this
+        one; JournalWriteError where the lock file cannot be opened, where others may write to the directory (or to the
+        root of a session's), and on a file system that cannot lock; JournalConflict where the lock file is replaced all
+        the time.
         """
-        directory = Path(session_dir)
-        path = directory / LOCK_NAME
+        directory = Path(directory)
+        path = directory / name
+        session = name == LOCK_NAME
         try:
             if not directory.is_dir():
-                raise SessionNotFound(f"there is no session directory {directory}; look at the path", path=directory)
-            files.refuse_shared(_guarded(directory))
+                what = "session directory" if session else "directory"
+                raise SessionNotFound(f"there is no {what} {directory}; look at the path", path=directory)
+            files.refuse_shared(_guarded(directory) if session else [directory])
             for _ in range(_TRIES):
                 fd = _open(path)
                 try:
                     _lock(fd, path)
                     if _same(fd, path):
                         _prove(path)
-                        rollback.settle(directory)
+                        if session:
+                            rollback.settle(directory)
                         _announce(fd)
                         return cls(path, fd)
                 except BaseException:
@@ -108,13 +116,13 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
-def holder(session_dir: str | os.PathLike[str]) -> dict[str, Any] | None:
+def holder(directory: str | os.PathLike[str], name: str = LOCK_NAME) -> dict[str, Any] | None:
     """The lock file's text, ``{pid, host, since}`` (Unix milliseconds), or None. A hint, never a proof.
 
     What is missing in it, or is of another kind, is None.
     """
     try:
-        fd = os.open(Path(session_dir) / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = os.open(Path(directory) / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return None
     try:
@@ -155,10 +163,10 @@ def _alive(pid: Any) -> bool:
     return True
 
 
-def is_locked(session_dir: str | os.PathLike[str]) -> bool:
-    """Does a live writer hold the session? Creates nothing, works on a read-only place; where it cannot look: False."""
+def is_locked(directory: str | os.PathLike[str], name: str = LOCK_NAME) -> bool:
+    """Does a live process hold the lock? Creates nothing, works on a read-only place; where it cannot look: False."""
     try:
-        fd = os.open(Path(session_dir) / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = os.open(Path(directory) / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return False
     try:
@@ -263,7 +271,7 @@ def _cannot_lock(path: Path, why: str | None) -> JournalWriteError:
 
 def locked_error(path: Path) -> JournalLocked:
     """The refusal where a live writer has the lock file ``path``; says who it seems to be, and since when."""
-    hint = holder(path.parent)
+    hint = holder(path.parent, path.name)
     pid, since = (hint or {}).get("pid"), (hint or {}).get("since")
     who = f"process {pid}" if type(pid) is int else "another writer"
     if type(pid) is int and pid == os.getpid():

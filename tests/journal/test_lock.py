@@ -276,3 +276,42 @@ def test_looking_for_a_holder_locks_nothing(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "journal.lock").write_text(json.dumps({"pid": os.getpid(), "host": os.uname().nodename}))
     assert not seems_locked(tmp_path)
     assert not seems_locked(tmp_path / "nowhere")
+
+
+def test_a_lock_of_another_name_is_a_lock_of_its_own(session: Path) -> None:
+    root = session.parent.parent
+    with SessionLock.acquire(root, "host.lock") as lock:
+        assert lock.path == root / "host.lock"
+        assert is_locked(root, "host.lock")
+        assert not is_locked(root)
+        held = holder(root, "host.lock")
+        assert held is not None
+        assert held["pid"] == os.getpid()
+        with pytest.raises(JournalLocked) as refused:
+            SessionLock.acquire(root, "host.lock")
+        assert refused.value.holder == held
+        assert refused.value.path == str(root / "host.lock")
+        SessionLock.acquire(session).release()
+    assert not is_locked(root, "host.lock")
+    assert holder(root, "host.lock") is None
+
+
+def test_a_lock_of_another_name_needs_its_own_directory_to_be_private_and_no_other(session: Path) -> None:
+    session.parent.chmod(0o770)
+    SessionLock.acquire(session, "host.lock").release()
+    session.chmod(0o770)
+    with pytest.raises(JournalWriteError, match="chmod go-w"):
+        SessionLock.acquire(session, "host.lock")
+    with pytest.raises(SessionNotFound, match="there is no directory"):
+        SessionLock.acquire(session / "nothing", "host.lock")
+
+
+def test_only_the_lock_of_a_session_settles_what_a_failed_write_left_there(
+    session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled: list[Path] = []
+    monkeypatch.setattr("maka.journal.rollback.settle", settled.append)
+    SessionLock.acquire(session, "host.lock").release()
+    assert settled == []
+    SessionLock.acquire(session).release()
+    assert settled == [session]
