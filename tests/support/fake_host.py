@@ -143,6 +143,8 @@ class FakeHost:
         peer = Peer(reader, writer)
         try:
             await self._serve(peer)
+        except asyncio.CancelledError:
+            pass  # it is stopped, and the server's log is not to call that an error
         finally:
             self._tasks.discard(task)
             if peer in self.peers:
