@@ -20,6 +20,8 @@ from .watching import Frame, Subscription
 T = TypeVar("T")
 #: Refusals that pass by themselves: a host is coming, or going and perhaps coming back.
 _PASSING: Final = frozenset({"host_not_ready", "host_draining"})
+#: Seconds after which a connection counts as one that was kept.
+_STEADY: Final = 1.0
 
 
 def connect(
@@ -205,12 +207,18 @@ class Client(Calls):
     async def _keep(self, link: Link) -> None:
         """One connection after the other, until there is none any more."""
         loop = asyncio.get_running_loop()
+        waits = pauses()
         try:
             while True:
+                begun = loop.time()
                 await link.lost.wait()
                 await link.aclose()
                 if not self.reconnects:
                     raise _lost(self.root)
+                # A host that drops every connection at once is not to be asked as fast as it can.
+                if loop.time() - begun > _STEADY:
+                    waits = pauses()
+                await asyncio.sleep(next(waits))
                 link = self._link = await self._dial(loop.time() + self._timeout, first=False)
                 self._tell()
         except (HostUnreachable, HostError) as error:

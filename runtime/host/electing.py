@@ -85,8 +85,8 @@ async def _elected(root: Path, app: str | None, idle: float | None) -> Registrat
             finally:
                 await link.aclose()
         elif candidate is not None and candidate.code is not None:
-            # What it came to is looked at only now that there is still no host.
-            if candidate.code not in _NO_FAILURE:
+            # What it came to is looked at only now: where there is a host, or somebody is becoming one, all is well.
+            if candidate.code not in _NO_FAILURE and ownership.owner(root) is None:
                 raise HostStartFailed(candidate.story())
             candidate = None
         elif candidate is None and ownership.owner(root) is None:

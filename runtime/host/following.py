@@ -30,8 +30,8 @@ async def follow(client: "Client", session_id: str, since: int | None) -> AsyncI
                 yield frame
         except SubscriptionClosed as ended:
             mended = client.reconnects and ended.reason in _MENDED
-            # A host whose every first frame is a wrong one gets no better by asking on.
-            if not mended or (ended.reason == "sequence_gap" and not heard):
+            # Where nothing could be read the next subscription will be no better.
+            if not mended or (ended.reason in {"sequence_gap", "slow_consumer"} and not heard):
                 raise
             if ended.reason == "host_draining":
                 await client.ended(watch.host_epoch)

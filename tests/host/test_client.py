@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from maka.runtime.host import (
     endpoint,
     watching,
 )
+from maka.runtime.host import client as client_module
+from maka.runtime.host.link import pauses
 from maka.runtime.host.ownership import RootLock
 from support.fake_host import FakeHost, Json, never, play
 
@@ -421,6 +425,37 @@ def test_a_host_that_does_not_come_back_is_gone_for_good(tmp_path: Path) -> None
         await client.aclose()
 
     play(scenario())
+
+
+def test_a_host_that_drops_every_connection_is_not_asked_as_fast_as_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused = asyncio.Event()
+
+    def pauses() -> Iterator[float]:
+        yield from (0.0, 0.0)
+        paused.set()
+        yield 60.0
+
+    async def scenario() -> None:
+        async with FakeHost(tmp_path) as host, connect(tmp_path) as client:
+            for _ in range(2):
+                epoch, peers = client.host_epoch, list(host.peers)
+                host.cut()
+                await host.until(lambda before=peers: host.peers and host.peers != before)
+                assert client.host_epoch == epoch
+            host.cut()
+            await paused.wait()
+            assert client.state == "disconnected"
+
+    monkeypatch.setattr(client_module, "pauses", pauses)
+    play(scenario())
+
+
+def test_attempts_come_at_first_quickly_and_then_twice_a_second() -> None:
+    lasting = list(islice(pauses(), 8))
+    for longest, pause in zip([0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5, 0.5], lasting, strict=True):
+        assert longest / 2 <= pause <= longest
 
 
 def test_a_shutdown_is_asked_of_one_host_only(tmp_path: Path) -> None:

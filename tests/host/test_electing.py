@@ -258,6 +258,22 @@ def test_a_candidate_that_fails_says_why(root: Path, candidate: Elect, code: str
     play(scenario())
 
 
+def test_a_failure_is_none_while_another_is_becoming_the_host(root: Path, candidate: Elect) -> None:
+    candidate(
+        "import sys, time\nfrom maka.runtime.host.ownership import owner\nopen(sys.argv[1] + '/ran', 'w').close()\n"
+        "while owner(sys.argv[1]) is None:\n    time.sleep(0.01)\nsys.exit(2)"
+    )
+
+    async def scenario() -> None:
+        electing_one = asyncio.ensure_future(ensure_host(root))
+        while not (root / "ran").exists():
+            await asyncio.sleep(0.002)
+        async with FakeHost(root) as host:
+            assert (await electing_one).host_epoch == host.epoch
+
+    play(scenario())
+
+
 def test_a_candidate_that_ends_in_order_is_followed_by_the_next(root: Path, candidate: Elect) -> None:
     candidate(
         f"import os, sys\nmarker = sys.argv[1] + '/marker'\n"
