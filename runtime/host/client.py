@@ -20,6 +20,8 @@ from .watching import Frame, Subscription
 T = TypeVar("T")
 #: Refusals that pass by themselves: a host is coming, or going and perhaps coming back.
 _PASSING: Final = frozenset({"host_not_ready", "host_draining"})
+#: Seconds that a host has for its handshake even where time is short: it is not to be blamed for what went before.
+_FAIR: Final = 1.0
 #: Seconds after which a connection counts as one that was kept.
 _STEADY: Final = 1.0
 
@@ -235,7 +237,7 @@ class Client(Calls):
         """``first``: where nobody owns the root there is no host to wait for."""
         loop = asyncio.get_running_loop()
         for pause in pauses():
-            link = await reach(self._caller, max(0.0, until - loop.time()))
+            link = await reach(self._caller, max(until - loop.time(), min(self._timeout, _FAIR)))
             if link is not None:
                 return link
             owner = ownership.owner(self.root)

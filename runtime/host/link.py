@@ -72,7 +72,7 @@ def pauses() -> Iterator[float]:
 
 def silence(root: str | os.PathLike[str], pid: int | None, seconds: float) -> HostUnreachable:
     return HostUnreachable(
-        f"the host of {root} ({ownership.process({'pid': pid})}) has not answered for {seconds:g} s; "
+        f"the host of {root} ({ownership.process({'pid': pid})}) has not answered for {round(seconds, 1):g} s; "
         "look at what holds that process, then ask again"
     )
 
