@@ -1,8 +1,8 @@
 """What a listing can say of a session without folding it: from its header and the end of its file. No I/O.
 
 A row is ``{session_id, name, last_activity, turns, verdict, labels, flagged, archived, unsettled, active_plan,
-pending_handoff}``: see ``summary.listing``. What the bytes at hand cannot tell is None, and the verdict is
-``unchecked``.
+pending_handoff, queued, admitted}``: see ``summary.listing``. What the bytes at hand cannot tell is None, and the
+verdict is ``unchecked``.
 """
 
 from collections.abc import Iterator
@@ -35,6 +35,8 @@ def row(session_id: str, verdict: str = "unchecked") -> JsonObject:
         "unsettled": None,
         "active_plan": None,
         "pending_handoff": None,
+        "queued": None,
+        "admitted": None,
     }
 
 

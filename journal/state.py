@@ -14,7 +14,20 @@ from .codec import check_shape
 from .errors import InvalidEvent
 from .events import EVENT_TYPES, Draft, Event, JsonObject, is_extension
 from .findings import Finding, FindingList
-from .views import admissions, blobs, continuations, interactions, order, plans, queue, runs, session, turns, usage
+from .views import (
+    admissions,
+    blobs,
+    continuations,
+    interactions,
+    order,
+    plans,
+    queue,
+    receipts,
+    runs,
+    session,
+    turns,
+    usage,
+)
 from .views.admissions import Admissions
 from .views.blobs import Blobs
 from .views.continuations import Continuations, Handoff
@@ -22,6 +35,7 @@ from .views.interactions import Interactions
 from .views.plans import Plans
 from .views.problem import Problem, mapping, sequence, text_of, whole
 from .views.queue import Queue
+from .views.receipts import Receipts
 from .views.runs import Runs
 from .views.session import Session
 from .views.turn import Turns, key_of
@@ -53,6 +67,7 @@ _VIEWS: Final[tuple[tuple[str, Any], ...]] = (
     ("continuations", continuations),
     ("interactions", interactions),
     ("queue", queue),
+    ("receipts", receipts),
     ("plans", plans),
     ("usage", usage),
     ("blobs", blobs),
@@ -88,6 +103,7 @@ class State:
     interactions: Interactions = attrs.field(factory=Interactions)
     queue: Queue = attrs.field(factory=Queue)
     admissions: Admissions = attrs.field(factory=Admissions)
+    receipts: Receipts = attrs.field(factory=Receipts)
     continuations: Continuations = attrs.field(factory=Continuations)
     plans: Plans = attrs.field(factory=Plans)
     usage: Usage = attrs.field(factory=Usage)
@@ -266,8 +282,16 @@ class State:
     def turn_rows(self) -> list[JsonObject]:
         return turns.rows(self.turns)
 
+    def turn_row(self, turn_id: str) -> JsonObject | None:
+        """One turn of this journal, however many there are; None: there is no such turn."""
+        return turns.row(self.turns, turn_id)
+
     def run_rows(self) -> list[JsonObject]:
         return runs.rows(self.runs, self.interactions.by_run)
+
+    def run_row(self, run_id: str) -> JsonObject | None:
+        """One run of this journal, with ``seq``, however many there are; None: there is no such run."""
+        return runs.row(self.runs, run_id, self.interactions.by_run)
 
     def continuation_rows(self) -> list[JsonObject]:
         return continuations.rows(self.continuations, self.runs, self.turns)

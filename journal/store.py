@@ -50,7 +50,8 @@ class Store(Protocol):
 
     def list(self) -> Rows:
         """Rows ``{session_id, name, last_activity, turns, verdict, labels, flagged, archived, unsettled, active_plan,
-        pending_handoff}``, by id; damaged sessions too. What a look at the file's ends cannot tell is None.
+        pending_handoff, queued, admitted}``, by id; damaged sessions too. What a look at the file's ends cannot tell is
+        None.
         """
         ...
 

@@ -16,7 +16,7 @@ from .state import State
 from .views.closed import Closed
 
 #: Of the shape below. A summary of another version is not read.
-VERSION: Final = 6
+VERSION: Final = 7
 #: Characters of labels that a row holds: it is read as a whole for every session of a listing.
 _LABELS: Final = 4096
 
@@ -44,11 +44,13 @@ def from_json(value: Any) -> State:
 
 
 def listing(state: State) -> JsonObject:
-    """``{session_id, name, last_activity, turns, labels, flagged, archived, unsettled, active_plan, pending_handoff}``.
+    """``{session_id, name, last_activity, turns, labels, flagged, archived, unsettled, active_plan, pending_handoff,
+    queued, admitted}``.
 
     ``last_activity`` is in Unix milliseconds, ``labels`` None where there are too many of them for a row, ``unsettled``
     the number of calls of unknown outcome whose tools may find it out. ``active_plan``: an execution of a plan is
-    active; ``pending_handoff``: a turn waits for the successor of a run.
+    active; ``pending_handoff``: a turn waits for the successor of a run. ``queued``: how many messages wait in the
+    queue; ``admitted``: an admitted root turn waits to be run.
     """
     settings = state.session.settings()
     labels = [label for label in settings["labels"] if isinstance(label, str)]
@@ -63,6 +65,8 @@ def listing(state: State) -> JsonObject:
         "unsettled": sum(call.recovery == "reconcile" for call in state.turns.unknown.values()),
         "active_plan": state.plans.running() is not None,
         "pending_handoff": any(turn.pause is not None for turn in state.turns.open.values()),
+        "queued": len(state.queue.waiting),
+        "admitted": any(not state.turns.known(admission.turn_id) for admission in state.admissions.waiting()),
     }
 
 

@@ -43,7 +43,8 @@ class Admission:
 
 @attrs.define(slots=True)
 class Admissions:
-    """``open`` by turn_id, oldest first. ``tip`` is the newest admitted root turn, ``ids`` every admitted turn.
+    """``open`` by turn_id, oldest first. ``tip`` is the newest root turn of this journal, from when it was admitted,
+    started or claimed, whichever was first. ``ids``: every admitted turn.
 
     ``by_run``: run_id → turn_id of those that are open.
     """
@@ -154,9 +155,11 @@ def _created(admissions: Admissions, event: Event) -> Problem | None:
 
 
 def _turn_start(admissions: Admissions, event: Event) -> Problem | None:
+    data = event.data
+    if data["turn_id"] not in admissions.ids:
+        admissions.tip = data["turn_id"]
     if not admissions.open:
         return None
-    data = event.data
     problem = judge_turn_start(admissions, data)
     admission = admissions.open.get(data["turn_id"])
     if admission is not None and admission.started_seq is None:
@@ -164,6 +167,14 @@ def _turn_start(admissions: Admissions, event: Event) -> Problem | None:
         if admission.kind == WITHOUT_MESSAGE:
             _forget(admissions, admission)
     return problem
+
+
+def _claim(admissions: Admissions, event: Event) -> Problem | None:
+    """A resume is the admission of its turn."""
+    turn_id = text_of(event.data["target_run"].get("turn_id"))
+    if event.data["purpose"] == "resume" and turn_id is not None and turn_id not in admissions.ids:
+        admissions.tip = turn_id
+    return None
 
 
 def _message(admissions: Admissions, event: Event) -> Problem | None:
@@ -211,6 +222,7 @@ HANDLERS: Final[Handlers] = {
     "turn/admitted": _admitted,
     "run/created": _created,
     "turn/start": _turn_start,
+    "continuation/claim": _claim,
     "user/message": _message,
     "step/start": _step_start,
     "turn/stop_requested": _stop,

@@ -30,9 +30,9 @@ class Interaction:
 class Interactions:
     """``pending`` by id, oldest first; ``by_run``: run_id → their ids.
 
-    ``done``: rows ``[interaction_id, seq, kind, status, outcome, resolved_seq]``. ``denials``: run_id → ids of the
-    sandbox boundaries that a client denied it, and ``unclear`` of those whose outcome is neither a client's decision
-    nor a known cleanup, so that nobody can say whether it was denied; a fork takes both over.
+    ``done``: rows ``[interaction_id, seq, kind, status, outcome, resolved_seq, turn_id, run_id]``. ``denials``: run_id
+    → ids of the sandbox boundaries that a client denied it, and ``unclear`` of those whose outcome is neither a
+    client's decision nor a known cleanup, so that nobody can say whether it was denied; a fork takes both over.
     """
 
     pending: dict[str, Interaction] = attrs.field(factory=dict, metadata={"of": Interaction})
@@ -93,7 +93,9 @@ def _resolved(interactions: Interactions, event: Event) -> Problem | None:
             del interactions.by_run[item.run_id]
         outcome = event.data["outcome"]
         status = "closed" if outcome.get("kind") == "closure" else "answered"
-        interactions.done.add([item.interaction_id, item.seq, item.kind, status, outcome, event.seq])
+        interactions.done.add(
+            [item.interaction_id, item.seq, item.kind, status, outcome, event.seq, item.turn_id, item.run_id]
+        )
         if item.kind == "sandbox_boundary" and (said := _boundary(outcome)) != "passed":
             index = interactions.denials if said == "denied" else interactions.unclear
             index.setdefault(item.run_id, []).append(item.interaction_id)
@@ -123,8 +125,8 @@ def row(interactions: Interactions, interaction_id: str) -> dict[str, Any] | Non
     """One of the session's own, waiting or not, whatever the number of those that are over; None: there is none.
 
     ``{interaction_id, kind, status, turn_id, run_id, request, revision}`` while it is ``pending``; then, ``answered``
-    or ``closed``, ``{interaction_id, kind, status, outcome, revision}``. ``revision`` is the number of the event that
-    brought it there.
+    or ``closed``, with its ``outcome`` in place of the request. ``revision`` is the number of the event that brought it
+    there.
     """
     item = interactions.pending.get(interaction_id)
     if item is not None:
@@ -133,8 +135,9 @@ def row(interactions: Interactions, interaction_id: str) -> dict[str, Any] | Non
         return None
     found = interactions.done.get(interaction_id)
     assert found is not None, "it is one of the session's own"
-    _, _, kind, status, outcome, seq = found
-    return {"interaction_id": interaction_id, "kind": kind, "status": status, "outcome": outcome, "revision": seq}
+    _, _, kind, status, outcome, seq, turn_id, run_id = found
+    told = {"interaction_id": interaction_id, "kind": kind, "status": status, "turn_id": turn_id, "run_id": run_id}
+    return {**told, "outcome": outcome, "revision": seq}
 
 
 def pending_row(item: Interaction) -> dict[str, Any]:
@@ -154,7 +157,7 @@ def rows(interactions: Interactions) -> list[dict[str, Any]]:
     """``[{interaction_id, kind, status, outcome?}]`` in the order in which they were requested."""
     done = [
         (seq, {"interaction_id": interaction_id, "kind": kind, "status": status, "outcome": outcome})
-        for interaction_id, seq, kind, status, outcome, _ in interactions.done.since()
+        for interaction_id, seq, kind, status, outcome, *_ in interactions.done.since()
     ]
     waiting = [
         (item.seq, {"interaction_id": item.interaction_id, "kind": item.kind, "status": "pending"})

@@ -1,11 +1,10 @@
 """Plans that were proposed, approved and executed. No I/O."""
 
-from hashlib import sha256
 from typing import Any, Final
 
 import attrs
-import orjson
 
+from ..digests import digest_of
 from ..events import Event, JsonObject
 from .problem import Handlers, Problem, Refusals, text_of
 
@@ -67,7 +66,7 @@ class Plans:
 
 def digest(title: str, steps: list[Any]) -> str:
     """What a request is told by: the 64 hex of the proposal's text."""
-    return sha256(orjson.dumps([title, steps], option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return digest_of([title, steps])
 
 
 def _find(plans: Plans, data: JsonObject) -> int | None:

@@ -1,12 +1,11 @@
 """Runs: what each one's header says and how it stands (docs/format.md, "Runs"). No I/O."""
 
-import hashlib
 from collections.abc import Container, Iterable
 from typing import Any, Final
 
 import attrs
-import orjson
 
+from ..digests import digest_of
 from ..events import Event, JsonObject
 from .closed import Closed
 from .problem import Handlers, Problem, Refusals, mapping, text_of
@@ -154,7 +153,7 @@ def outcome(reason: JsonObject) -> tuple[str, str | None]:
 
 def composition_digest(composition: JsonObject) -> str:
     """The SHA-256 of a composition: equal for equal ones, in whatever order their keys stand."""
-    return hashlib.sha256(orjson.dumps(composition, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return digest_of(composition)
 
 
 # ---------------------------------------------------------------- what may not be written
@@ -324,6 +323,21 @@ def rows(runs: Runs, waiting: Container[str]) -> list[JsonObject]:
         own.append((run.seq, _row(run.run_id, run.turn_id, run.invocation_id, shown, None)))
     own.sort(key=lambda pair: pair[0])
     return [_row(*row[:5]) for row in runs.closed.inherited()] + [row for _, row in own]
+
+
+def row(runs: Runs, run_id: str, waiting: Container[str]) -> JsonObject | None:
+    """One run of this journal, over or not: the row of ``rows`` with ``seq``, the number of its newest event of these:
+    its terminal fact, its opening, the one that it appeared with. None: there is no such run.
+    """
+    run = runs.own(run_id)
+    if run is None:
+        return None
+    if isinstance(run, Settled):
+        shown = _row(run.run_id, run.turn_id, run.invocation_id, run.status, run.failure_class)
+    else:
+        shown = _row(run.run_id, run.turn_id, run.invocation_id, status(run, run_id in waiting), None)
+    known = (run.terminal_seq, run.opened_seq, run.seq)
+    return {**shown, "seq": next(seq for seq in known if seq is not None)}
 
 
 def _row(run_id: str, turn_id: str, invocation_id: str, status: str, failure_class: str | None) -> dict[str, Any]:

@@ -296,13 +296,25 @@ def rows(turns: Turns) -> list[JsonObject]:
     A turn without end has the status that a repair would give it, or ``paused``, or ``indeterminate``.
     """
     out = [_row(turns, row) for row in turns.closed.since()]
-    for turn in turns.open.values():
-        status, reason = standing(turns, turn)
-        calls = orjson.loads(turn.call_rows(turns.tool_boundary))
-        head = [turn.turn_id, turn.turn, status, reason, turn.run_ids, turn.first_seq, turn.last_seq, turn.steps]
-        out.append(_row(turns, [*head, calls]))
+    out += [_open_row(turns, turn) for turn in turns.open.values()]
     out.sort(key=lambda row: row["first_seq"])
     return [_row(turns, row) for row in turns.closed.inherited()] + out
+
+
+def row(turns: Turns, turn_id: str) -> JsonObject | None:
+    """The row of one turn of this journal; None: there is no such turn, or only a parent has it."""
+    turn = turns.open.get(turn_id)
+    if turn is not None:
+        return _open_row(turns, turn)
+    over = turns.closed.get(turn_id) if turns.closed.own(turn_id) else None
+    return None if over is None else _row(turns, over)
+
+
+def _open_row(turns: Turns, turn: OpenTurn) -> JsonObject:
+    status, reason = standing(turns, turn)
+    calls = orjson.loads(turn.call_rows(turns.tool_boundary))
+    head = [turn.turn_id, turn.turn, status, reason, turn.run_ids, turn.first_seq, turn.last_seq, turn.steps]
+    return _row(turns, [*head, calls])
 
 
 def standing(turns: Turns, turn: OpenTurn) -> tuple[str, JsonObject | None]:

@@ -64,6 +64,8 @@ def test_a_closed_writer_leaves_a_snapshot_of_its_fold(path: Path) -> None:
         "unsettled": 0,
         "active_plan": False,
         "pending_handoff": False,
+        "queued": 0,
+        "admitted": False,
     }
     assert orjson.loads(second) == orjson.loads(orjson.dumps(to_json(reading.state)))
     state, head, seq = resumed(path)

@@ -120,7 +120,7 @@ def test_a_fitting_snapshot_is_believed(store: FileStore) -> None:
         last = writer.append_durable(note()).ts
     expected = {"session_id": "s1", "name": "n", "last_activity": last, "turns": 1, "verdict": "healthy"}
     expected |= {"labels": [], "flagged": False, "archived": False, "unsettled": 0}
-    expected |= {"active_plan": False, "pending_handoff": False}
+    expected |= {"active_plan": False, "pending_handoff": False, "queued": 0, "admitted": False}
     assert store.list() == [expected]
 
 
@@ -157,6 +157,8 @@ def test_without_a_snapshot_the_ends_of_the_file_tell(store: FileStore) -> None:
         "unsettled": None,
         "active_plan": None,
         "pending_handoff": None,
+        "queued": None,
+        "admitted": None,
     }
 
 
@@ -176,6 +178,8 @@ def test_what_the_ends_cannot_tell_is_null(store: FileStore) -> None:
         "unsettled": None,
         "active_plan": None,
         "pending_handoff": None,
+        "queued": None,
+        "admitted": None,
     }
     builder.add("session/updated", {"patch": {"name": "seen at the end"}})
     builder.add("session/updated", {"patch": {"flagged": True}})
@@ -193,6 +197,8 @@ def test_what_the_ends_cannot_tell_is_null(store: FileStore) -> None:
         "unsettled": None,
         "active_plan": None,
         "pending_handoff": None,
+        "queued": None,
+        "admitted": None,
     }
 
 

@@ -81,6 +81,8 @@ def test_a_listing_tells_a_session() -> None:
         "unsettled": 0,
         "active_plan": False,
         "pending_handoff": False,
+        "queued": 0,
+        "admitted": False,
     }
 
 
@@ -109,3 +111,18 @@ def test_every_field_is_of_its_kind() -> None:
         changed["state"][i] = 1.5
         with pytest.raises(ValueError, match="summary"):
             summary.from_json(changed)
+
+
+def test_a_listing_tells_what_waits_to_be_run() -> None:
+    builder = Builder()
+    for message_id in "ab":
+        data = {"message_id": message_id, "placement": "next_turn", "disposition": "followup", "content": []}
+        builder.add("message/accepted", {**data, "digest": "0" * 64})
+    data: dict[str, object] = {"turn_id": "t1", "run_id": "r1", "message_id": "a", "previous_root_turn_id": None}
+    builder.add("turn/admitted", {**data, "execution": {"kind": "root"}, "input": {"content": []}, "input_digest": ""})
+    row = summary.listing(fold(builder))
+    assert (row["queued"], row["admitted"]) == (1, True)
+    row = summary.listing(fold(builder.start()))
+    assert (row["queued"], row["admitted"]) == (1, False)
+    row = summary.listing(fold(builder, lost=[builder.seq - 2]))
+    assert (row["queued"], row["admitted"]) == (1, False), "it has run, and its opening was lost"

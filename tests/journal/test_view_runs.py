@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from maka.journal.events import Event
 from maka.journal.state import State
 from support.builder import Builder
 from support.folds import events, fold
@@ -130,3 +131,27 @@ def test_a_parents_runs_are_no_candidates() -> None:
         state.apply(event)
     assert (state.runs.newest, state.runs.failed, state.runs.own("r1")) == (None, None, None)
     assert state.runs.known("r1")
+
+
+def test_one_run_is_told_as_among_all_and_with_a_number() -> None:
+    builder = Builder().plain_turn().start()
+    created = builder.add("run/created", {"run": builder.run("later", "t9")})
+    ask = {"interaction_id": "i", "turn_id": "t2", "run_id": "r2", "kind": "question", "request": {}}
+    builder.add("interaction/requested", ask)
+    state = fold(builder)
+    ended = next(event.seq for event in events(builder) if event.type == "turn/end")
+    opened = next(event.seq for event in reversed(events(builder)) if event.type == "turn/start")
+    rows = state.run_rows()
+    assert [row["status"] for row in rows] == ["completed", "waiting_for_user", "created"]
+    assert [state.run_row(row["run_id"]) for row in rows] == [
+        {**row, "seq": seq} for row, seq in zip(rows, [ended, opened, created], strict=True)
+    ]
+    assert state.run_row("r9") is None
+    builder.add("interaction/resolved", {"interaction_id": "i", "outcome": {"kind": "closure", "reason": "timed_out"}})
+    failed = builder.add("turn/end", {**builder.ids, "reason": {"kind": "step_limit"}})
+    builder.add("run/settled", {"run_id": "r2"})
+    row = fold(builder).run_row("r2")
+    assert row is not None
+    assert (row["status"], row["failure_class"], row["seq"]) == ("failed", "tool_step_cap_reached", failed)
+    state.inherit(Event(0, 0, "session/header", {"parent": {}}, ""))
+    assert state.run_row("r1") is None

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from maka.journal.events import Event
+from maka.journal.state import State
 from support.builder import Builder
-from support.folds import fold, history, problems, text
+from support.folds import events, fold, history, problems, text
 
 
 def calls(builder: Builder) -> list[tuple[str, str]]:
@@ -368,3 +370,22 @@ def test_a_long_turn_keeps_only_what_is_open() -> None:
     turn = fold(builder).turns.open["t1"]
     assert turn.calls == []
     assert len(fold(builder).turn_rows()[0]["calls"]) == 39
+
+
+def test_one_turn_is_told_as_among_all() -> None:
+    builder = Builder().plain_turn().tool_turn("c").start().step().says("", ["d"])
+    builder.call("d")
+    state = fold(builder)
+    rows = state.turn_rows()
+    assert [row["status"] for row in rows] == ["completed", "completed", "interrupted"]
+    assert [state.turn_row(row["turn_id"]) for row in rows] == rows
+    assert state.turn_row("t9") is None
+
+
+def test_a_turn_of_a_forks_parent_is_none_of_the_forks() -> None:
+    state = State()
+    for event in events(Builder().plain_turn()):
+        state.inherit(event)
+    state.apply(Event(0, 0, "session/header", {"parent": {}}, ""))
+    assert [row["turn_id"] for row in state.turn_rows()] == ["t1"]
+    assert state.turn_row("t1") is None

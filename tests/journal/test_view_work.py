@@ -91,6 +91,39 @@ def test_an_admission_is_open_until_its_message_is_there() -> None:
     assert problems(builder) == []
 
 
+def test_the_newest_root_turn_is_whichever_was_admitted_started_or_claimed_last() -> None:
+    builder = Builder()
+    assert fold(builder).admissions.tip is None
+    assert fold(builder.plain_turn()).admissions.tip == "t1"
+    builder.add("turn/admitted", admitted(turn_id="a", run_id="ra"))
+    builder.add("turn/admitted", admitted(turn_id="b", run_id="rb", message_id="n"))
+    builder.add("turn/admitted", admitted("linked_child_initial", turn_id="c", run_id="rc"))
+    assert fold(builder).admissions.tip == "b"
+    for turn_id in "ac":
+        start = {"turn_id": turn_id, "run_id": f"r{turn_id}", "invocation_id": "i", "turn": builder.turn + 1}
+        builder.add("turn/start", {**start, "run": builder.run(f"r{turn_id}", turn_id)})
+        assert fold(builder).admissions.tip == "b", "it was admitted before, or is a child's"
+    claim(builder, "resumed", purpose="handoff")
+    claim(builder, None)
+    assert fold(builder).admissions.tip == "b"
+    claim(builder, "resumed")
+    state = fold(builder)
+    assert state.admissions.tip == "resumed"
+    state = State()
+    for event in events(builder):
+        state.inherit(event)
+    state.apply(Event(0, 0, "session/header", {"parent": {}}, ""))
+    assert state.admissions.tip is None
+
+
+def claim(builder: Builder, turn_id: str | None, purpose: str = "resume") -> int:
+    data: dict[str, Any] = {"claim_id": f"c{builder.seq}", "purpose": purpose, "turn": 9, "boundary": {"segments": []}}
+    data |= {"boundary_digest": "b" * 32, "replay_digest": "0" * 64, "replay_through_seq": 1, "claimed_at": 1}
+    data["source"] = {"run_id": "r1", "invocation_id": "i-r1", "turn_id": "t1", "high_water": 1}
+    data["target_run"] = builder.run(f"run of {turn_id}", turn_id or "")
+    return builder.add("continuation/claim", data)
+
+
 def test_a_retry_by_the_provider_needs_no_message() -> None:
     builder = Builder()
     builder.add("turn/admitted", admitted("linked_child_provider_retry"))
@@ -264,12 +297,15 @@ def test_an_interaction_is_found_by_its_id_before_and_after_its_outcome() -> Non
         "interaction_id": "i2",
         "kind": "question",
         "status": "answered",
+        "turn_id": "t1",
+        "run_id": "r1",
         "outcome": answer,
         "revision": 6,
     }
     closed = interactions.row(state, "i3")
     assert closed is not None
     assert (closed["status"], closed["revision"]) == ("closed", 7)
+    assert (closed["turn_id"], closed["run_id"]) == ("t1", "r1")
     assert interactions.row(state, "i4") is None
 
 

@@ -196,6 +196,8 @@ def test_an_answer_is_durable_then_settled_then_told(kind: str) -> None:
             "interaction_id": "i1",
             "kind": kind,
             "status": "answered",
+            "turn_id": "t1",
+            "run_id": "r1",
             "outcome": YES[kind],
             "revision": world.memory.events("s1")[-1].seq,
         }

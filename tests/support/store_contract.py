@@ -119,6 +119,7 @@ class StoreContract:
         assert {key: rows[1][key] for key in expected} == expected
         assert (rows[0]["name"], rows[0]["turns"]) == (None, 0)
         others = {"verdict", "labels", "flagged", "archived", "unsettled", "active_plan", "pending_handoff"}
+        others |= {"queued", "admitted"}
         assert all(set(row) == {*expected, *others} for row in rows)
 
     def test_sessions_do_not_touch_each_other(self, store: Store) -> None:
