@@ -253,7 +253,6 @@ class Link:
         except (KeyError, TypeError, ValueError) as error:
             self._refusal = HostError("bad_frame", f"the host has sent a frame that is not whole: {error!r}; report it")
         finally:
-            self._wire.abort()
             self._end()
 
     def _take(self, frame: JsonObject) -> None:

@@ -89,8 +89,8 @@ class Subscription:
         return True
 
     def end(self, reason: str, message: str) -> None:
-        """There will be no more. The first reason is the one that is told."""
-        self._end = self._end or SubscriptionClosed(reason, message)
+        """There will be no more. Called once."""
+        self._end = SubscriptionClosed(reason, message)
         self._arrived.set()
 
     async def close(self) -> None:

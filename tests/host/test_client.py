@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +289,28 @@ def test_a_long_request_is_waited_for_while_the_host_lives(tmp_path: Path) -> No
     play(scenario())
 
 
+def test_a_host_that_tells_something_lives(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        answered = asyncio.Event()
+
+        async def answer(_: Json) -> Json:
+            await answered.wait()
+            return {"status": "cancelled"}
+
+        async with FakeHost(tmp_path) as host, connect(tmp_path, timeout=0.1) as client:
+            host.answers.update({"turn.stop": answer, "host.status": never})
+            asking = asyncio.ensure_future(client.stop_turn("s", "t", "r"))
+            await host.until(lambda: host.of("host.status"))
+            for _ in range(16):
+                host.say("ready")
+                await asyncio.sleep(0.015)
+            answered.set()
+            assert await asking == {"status": "cancelled"}
+            assert len(host.of("host.status")) == 1
+
+    play(scenario())
+
+
 def test_a_host_that_hangs_is_named_and_may_come_back(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with FakeHost(tmp_path) as host, connect(tmp_path, timeout=0.1) as client:
@@ -354,7 +376,11 @@ def test_a_request_survives_a_restart_of_the_host(tmp_path: Path) -> None:
     play(scenario())
 
 
-def test_a_command_that_a_leaving_host_refuses_goes_to_the_next(tmp_path: Path) -> None:
+def test_a_command_that_a_leaving_host_refuses_goes_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "pauses", lambda: repeat(0.0))
+
     async def scenario() -> None:
         async with FakeHost(tmp_path) as first:
             client = await connect(tmp_path).__aenter__()
@@ -639,6 +665,7 @@ def test_the_host_s_reason_is_told_behind_what_came_before(tmp_path: Path, reaso
                     await anext(watch)
                 assert ended.value.reason == reason
             await watch.close()
+            await client.status()
             assert not host.of("subscription.close"), "the host knows"
 
     play(scenario())
@@ -662,6 +689,21 @@ def test_a_slow_reader_is_cut_off_here_and_holds_nobody_up(
             with pytest.raises(SubscriptionClosed, match="not read fast enough in this process") as ended:
                 await anext(slow)
             assert ended.value.reason == "slow_consumer"
+
+    play(scenario())
+
+
+def test_what_was_read_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "MAX_BYTES", 200)
+
+    async def scenario() -> None:
+        opened = {"subscription_id": "w", "host_epoch": "e", "sequence": 1, "snapshot": {}}
+        watch = watching.Subscription("s", opened, lambda: asyncio.sleep(0))
+        for sequence in range(1, 12):
+            delta = {"text": "x" * 10}
+            assert watch.take({"host_epoch": "e", "sequence": sequence, "type": "delta", "delta": delta})
+            if sequence > 1:
+                assert (await anext(watch)).sequence == sequence - 1
 
     play(scenario())
 
@@ -712,7 +754,10 @@ def test_a_subscription_that_nobody_waits_for_any_more_is_closed(tmp_path: Path,
             await host.until(lambda: host.asked)
             if late:
                 release.set()
-                await host.until(lambda: host.watched)
+                assert client._link is not None
+                while not client._link._watches:
+                    await asyncio.sleep(0)
+                assert not opening.done()
             opening.cancel()
             release.set()
             with pytest.raises(asyncio.CancelledError):

@@ -79,6 +79,8 @@ def test_a_host_that_is_killed_leaves_the_root_free(tmp_path: Path) -> None:
 def test_one_root_has_one_lock_whatever_it_is_called(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "root")
+    with RootLock.acquire(tmp_path / "link") as lock:
+        assert lock.root == (tmp_path / "root").resolve()
     with RootLock.acquire(tmp_path / "root"):
         with pytest.raises(HostRunning):
             RootLock.acquire(tmp_path / "link")
