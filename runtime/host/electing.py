@@ -26,7 +26,7 @@ LOG: Final = "host.log"
 _NO_FAILURE: Final = (0, 3)
 #: Seconds in which a host that is alive answers a handshake.
 _HANDSHAKE: Final = 2.0
-#: The longest pause, in seconds, before the second look: of many who find no host at once few start one.
+#: The longest pause, in seconds, before a look who owns the root: of many who find no host at once few start one.
 _HESITATION: Final = 0.1
 _TAIL: Final = 4096
 
@@ -89,7 +89,7 @@ async def _elected(root: Path, app: str | None, idle: float | None) -> Registrat
             if candidate.code not in _NO_FAILURE and ownership.owner(root) is None:
                 raise HostStartFailed(candidate.story())
             candidate = None
-        elif candidate is None and ownership.owner(root) is None:
+        elif candidate is None:
             await asyncio.sleep(random.uniform(0, _HESITATION))
             if ownership.owner(root) is None:
                 candidate = _Candidate(root, command(root, app, idle))
@@ -160,8 +160,8 @@ def _opened(path: Path) -> IO[bytes]:
         files.make_dirs(path.parent)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         log = os.fdopen(os.open(path, flags, files.FILE_MODE), "ab")
+        os.fchmod(log.fileno(), files.FILE_MODE)
     except OSError as error:
         raise files.write_error(error, path, "open") from None
-    os.fchmod(log.fileno(), files.FILE_MODE)
     log.seek(0, os.SEEK_END)
     return log

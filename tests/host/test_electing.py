@@ -249,35 +249,47 @@ def test_a_candidate_that_fails_says_why(root: Path, candidate: Elect, code: str
     candidate(code)
     root.mkdir(mode=0o700)
     (root / "host.log").write_text("maka: an old sentence\n")
+    (root / "host.log").chmod(0o644)
 
     async def scenario() -> None:
         with pytest.raises(HostStartFailed, match=said):
             await ensure_host(root)
         assert (root / "host.log").read_text().startswith("maka: an old sentence\n")
+        assert stat.S_IMODE((root / "host.log").stat().st_mode) == 0o600
 
     play(scenario())
 
 
 def test_a_failure_is_none_while_another_is_becoming_the_host(root: Path, candidate: Elect) -> None:
     candidate(
-        "import sys, time\nfrom maka.runtime.host.ownership import owner\nopen(sys.argv[1] + '/ran', 'w').close()\n"
+        "import os, sys, time\nfrom maka.runtime.host.ownership import owner\n"
+        "with open(sys.argv[1] + '/ran', 'w') as ran:\n    ran.write(str(os.getpid()))\n"
         "while owner(sys.argv[1]) is None:\n    time.sleep(0.01)\nsys.exit(2)"
     )
 
     async def scenario() -> None:
         electing_one = asyncio.ensure_future(ensure_host(root))
-        while not (root / "ran").exists():
-            await asyncio.sleep(0.002)
+        while not (root / "ran").exists() or not (root / "ran").read_text():
+            await asyncio.sleep(0.01)
+        lock = RootLock.acquire(root)
+        while running(int((root / "ran").read_text())):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert not electing_one.done()
+        lock.release()
         async with FakeHost(root) as host:
             assert (await electing_one).host_epoch == host.epoch
 
     play(scenario())
 
 
-def test_a_candidate_that_ends_in_order_is_followed_by_the_next(root: Path, candidate: Elect) -> None:
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_candidate_that_ends_without_a_failure_is_followed_by_the_next(
+    root: Path, candidate: Elect, code: int
+) -> None:
     candidate(
         f"import os, sys\nmarker = sys.argv[1] + '/marker'\n"
-        f"if not os.path.exists(marker):\n    open(marker, 'w').close()\n    sys.exit(0)\n{CANDIDATE}"
+        f"if not os.path.exists(marker):\n    open(marker, 'w').close()\n    sys.exit({code})\n{CANDIDATE}"
     )
 
     async def scenario() -> None:

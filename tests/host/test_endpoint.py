@@ -127,6 +127,16 @@ def test_a_directory_of_another_user_is_refused(lock: RootLock, root: Path, monk
         endpoint.prepare(lock, EPOCH)
 
 
+def test_a_socket_in_another_user_s_directory_is_not_trusted(
+    lock: RootLock, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = endpoint.prepare(lock, EPOCH)
+    own = os.lstat(path.parent)
+    with monkeypatch.context() as another:
+        another.setattr("os.lstat", lambda _: os.stat_result((*own[:4], 12345, *own[5:])))
+        assert not endpoint.is_private(path, root)
+
+
 def test_a_place_that_cannot_be_written_to_is_told(lock: RootLock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     monkeypatch.setattr("tempfile.tempdir", "/proc")
