@@ -243,6 +243,11 @@ class JournalWriter:
         return Mark(self._durable, self._durable_seq, self._durable_sum)
 
     @property
+    def durable_seq(self) -> int:
+        """The number of the newest acknowledged event."""
+        return self._durable_seq
+
+    @property
     def next_seq(self) -> int:
         """The number that the next appended event gets."""
         return self._seq + 1

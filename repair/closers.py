@@ -68,6 +68,20 @@ def abandonment(state: State, handoff_id: str, reason: JsonObject) -> list[Draft
     return planner.drafts
 
 
+def admission_end(state: State, turn_id: str, reason: JsonObject) -> list[Draft]:
+    """The batch that ends a turn that was admitted and has not been started: it is started by the repair, has the
+    admission's message, and ends with ``reason``, a turn/end's, and settled; the provider is not called.
+
+    Empty where no such turn waits. No other turn is open.
+    """
+    admission = state.admissions.open.get(turn_id)
+    if admission is None or admission.started_seq is not None or state.turns.known(turn_id):
+        return []
+    planner = _Planner(state, None, state.turns.last)
+    planner.end_admission(admission, reason)
+    return planner.drafts
+
+
 def plan_closers(state: State, *, cause: str | None = None) -> Closing:
     """Claims, admissions, open turns, runs to be settled, interactions: in this order, oldest first within each.
 
@@ -198,6 +212,10 @@ class _Planner:
             f"turn {admission.turn_id} was admitted ({admission.kind}) and {state}",
             admission.seq,
         )
+        self.end_admission(admission, {"kind": "interrupted"} if admission.stop is None else _aborted(admission.stop))
+
+    def end_admission(self, admission: Admission, reason: JsonObject) -> None:
+        """The admitted turn as it would have begun, ended at once."""
         self.number += 1
         run = admission.run or self.run_header(admission)
         self.draft(
@@ -210,7 +228,6 @@ class _Planner:
         )
         if admission.kind != WITHOUT_MESSAGE:
             self.message(admission)
-        reason = {"kind": "interrupted"} if admission.stop is None else _aborted(admission.stop)
         self.end(admission.turn_id, admission.run_id, reason)
 
     def missing_message(self, admission: Admission) -> None:

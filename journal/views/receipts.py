@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 import attrs
 
-from ..digests import digest_of
+from ..digests import digest_of as digest_of  # whoever looks a receipt up compares digests
 from ..events import Event, JsonObject
 from .closed import Closed
 from .problem import Handlers, Problem, mapping, sequence, text_of

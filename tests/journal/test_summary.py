@@ -118,8 +118,9 @@ def test_a_listing_tells_what_waits_to_be_run() -> None:
     for message_id in "ab":
         data = {"message_id": message_id, "placement": "next_turn", "disposition": "followup", "content": []}
         builder.add("message/accepted", {**data, "digest": "0" * 64})
-    data: dict[str, object] = {"turn_id": "t1", "run_id": "r1", "message_id": "a", "previous_root_turn_id": None}
-    builder.add("turn/admitted", {**data, "execution": {"kind": "root"}, "input": {"content": []}, "input_digest": ""})
+    admitted: dict[str, object] = {"turn_id": "t1", "run_id": "r1", "message_id": "a", "previous_root_turn_id": None}
+    admitted |= {"execution": {"kind": "root"}, "input": {"content": []}, "input_digest": ""}
+    builder.add("turn/admitted", admitted)
     row = summary.listing(fold(builder))
     assert (row["queued"], row["admitted"]) == (1, True)
     row = summary.listing(fold(builder.start()))

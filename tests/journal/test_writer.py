@@ -363,8 +363,10 @@ def test_the_fold_includes_what_is_enqueued(path: Path) -> None:
             writer.append_batch(begin(1))
         with pytest.raises(InvalidEvent):
             writer.append(Draft("step/start", {"turn_id": "t1", "run_id": "r1", "step": 2}))
-        assert writer.next_seq == 3
+        assert (writer.next_seq, writer.durable_seq) == (3, 0)
+        writer.flush()
         writer.append(Draft("step/start", {"turn_id": "t1", "run_id": "r1", "step": 1}))
+        assert (writer.next_seq, writer.durable_seq) == (4, 2)
     assert [event["type"] for event in chain.check(path.read_bytes())][1:] == [
         "turn/start",
         "user/message",

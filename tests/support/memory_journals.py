@@ -69,6 +69,10 @@ class MemoryJournal:
         return len(self._stored)
 
     @property
+    def durable_seq(self) -> int:
+        return len(self._stored) - 1
+
+    @property
     def poisoned(self) -> bool:
         return self.dead is not None
 
