@@ -48,7 +48,8 @@ class Recovered:
     open for writing, who repairs it when that is due), or ``failed``, with the ``error``.
 
     ``interrupted``: the execution of a plan that was active, and that nothing carries out any more. It is among
-    ``appended``. ``pending_handoff``: the handoff that a turn of it waits for.
+    ``appended``. ``pending_handoff``: the handoff that a turn of it waits for. ``waits``: an admitted turn, or a
+    message, waits to be run.
 
     ``reconciled``: of how many calls it was found out what came of them, which is one event for each; where it is 0,
     not a byte of an ``unchanged`` journal was written. ``unsettled``: of how many their tools may
@@ -63,6 +64,7 @@ class Recovered:
     reconciled: int = 0
     interrupted: str | None = None
     pending_handoff: str | None = None
+    waits: bool = False
 
 
 def recover(store: FileStore, session_id: str, *, clock: Callable[[], int] = wall_ms) -> Recovered:
@@ -82,7 +84,13 @@ def recover(store: FileStore, session_id: str, *, clock: Callable[[], int] = wal
         unsettled=unsettled,
         interrupted=execution_of(events),
         pending_handoff=handoff_in(state),
+        waits=waits_in(state),
     )
+
+
+def waits_in(state: State) -> bool:
+    """Does an admitted turn, or a message, wait to be run?"""
+    return bool(state.queue.waiting or state.admissions.waiting())
 
 
 def handoff_in(state: State) -> str | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import attrs
 
+from ..journal.digests import digest_of
 from ..journal.errors import InvalidEvent, JournalConflict, JournalError, JournalLocked
 from ..journal.events import Blocks, Draft, Event, JsonObject, Purpose, Recovery
 from ..journal.state import State
@@ -56,7 +58,7 @@ from .lifecycle import Lifecycle, Listener
 from .lingering import lingering
 from .opening import facts_of
 from .plans import SessionPlans, interrupted
-from .recovery import Recovered, Tell, execution_of, handoff_in, reconcile_calls, recover, rerun_calls
+from .recovery import Recovered, Tell, execution_of, handoff_in, reconcile_calls, recover, rerun_calls, waits_in
 from .settings import absolute_directory, as_labels, check_patch, check_values
 from .tasks import seen
 
@@ -217,8 +219,27 @@ class SessionManager:
         file cannot tell is None, and a ``verdict`` is ``unchecked``: ``read`` tells. Damaged sessions are listed too.
         Raises JournalError where the root cannot be read.
         """
-        rows = await _in_thread(self._store.list)
-        return [{**self._known(row), "running": self.status(row["session_id"]).turns} for row in rows]
+        return [self._shown(row) for row in await _in_thread(self._store.list)]
+
+    async def page(self, *, after: str | None = None, limit: int) -> tuple[Rows, str | None]:
+        """Up to ``limit`` rows of ``list`` by id, behind the session ``after``; and the id to ask for more with.
+
+        Raises JournalError where the root cannot be read.
+        """
+        return await _in_thread(lambda: self._page(after, limit))
+
+    def _page(self, after: str | None, limit: int) -> tuple[Rows, str | None]:
+        ids = self._store.ids()
+        start = 0 if after is None else bisect_right(ids, after)
+        rows = [row for session_id in ids[start : start + limit] if (row := self._store.row(session_id)) is not None]
+        return [self._shown(row) for row in rows], ids[start + limit - 1] if start + limit < len(ids) else None
+
+    def path(self, session_id: str) -> Path:
+        """Where its journal is, or would be. Raises SessionNotFound for what is no session id."""
+        return self._store.path(session_id)
+
+    def _shown(self, row: JsonObject) -> JsonObject:
+        return {**self._known(row), "running": self.status(row["session_id"]).turns}
 
     def _known(self, row: JsonObject) -> JsonObject:
         """The row, with what a session that is open here tells where its files do not."""
@@ -361,8 +382,9 @@ class SessionManager:
         """Sets whole new values, durably: of ``name, labels, flagged, archived, has_unread, cwd, backend, model,
         permission_mode, connection``, and of keys of the program's own, which begin with ``x-``.
 
-        Returns the number of the event. Another ``backend`` or ``connection`` is used from the next turn on. Raises
-        InvalidEvent, BackendUnknown, JournalError.
+        Returns the number of the event. Another ``backend`` or ``connection`` is used from the next turn on. The same
+        again under one ``request_id`` changes nothing a second time. Raises InvalidEvent, BackendUnknown, JournalError
+        (JournalConflict for another change under that id).
         """
         self._ready()
         check_patch(patch)
@@ -374,7 +396,19 @@ class SessionManager:
         if request_id is not None:
             data["request_id"] = request_id
 
+        made: list[int] = []
+
         def updated(session: OpenSession) -> Sequence[Draft]:
+            if request_id is not None and (known := session.journal.state.receipts.get("update", request_id)):
+                if known.digest != digest_of(patch):
+                    raise JournalConflict(
+                        f"request {request_id} has changed something else in session {session_id} before; ask for this "
+                        "under an id of its own",
+                        path=self._store.path(session_id),
+                        seq=known.seq,
+                    )
+                made.append(known.seq)
+                return []
             if patch.get("archived"):
                 self._check_idle(session)
             return [Draft("session/updated", data)]
@@ -382,7 +416,7 @@ class SessionManager:
         events = await self.kernel.append(session_id, updated)
         if _OF_BACKEND & patch.keys():
             await self.kernel.invalidate_cached_backends(session_id)
-        return events[-1].seq
+        return events[-1].seq if events else made[-1]
 
     async def rename(self, session_id: str, name: str) -> int:
         return await self.update(session_id, {"name": name})
@@ -435,6 +469,11 @@ class SessionManager:
             ) from error
         return new_id
 
+    async def release(self, session_id: str) -> None:
+        """Closes it here, so that another process can open it. Raises SessionBusy while it is in use, JournalError."""
+        self._ready()
+        await self.kernel.release(session_id)
+
     async def delete(self, session_id: str) -> Path:
         """Moves it to the root's ``trash/``; returns where it is now. Nothing is removed.
 
@@ -474,7 +513,7 @@ class SessionManager:
                 unknown = session.journal.state.turns.unknown.values()
                 unsettled = sum(call.recovery == "reconcile" for call in unknown)
                 events = await self.kernel.append(session_id, self._interrupted)
-                pending = handoff_in(session.journal.state)
+                pending, waits = handoff_in(session.journal.state), waits_in(session.journal.state)
         except JournalError as error:
             return Recovered(session_id, "failed", error=error)
         found = Recovered(
@@ -484,6 +523,7 @@ class SessionManager:
             unsettled=unsettled,
             interrupted=execution_of(events),
             pending_handoff=pending,
+            waits=waits,
         )
         return await self._reconciled(found, release=False) if unsettled else found
 

@@ -1,0 +1,350 @@
+"""The life of a host: it takes the root, listens, recovers what is open, serves, and gives everything back in order."""
+
+import asyncio
+import os
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import attrs
+
+from ...journal.errors import JournalError
+from ...journal.events import Event, JsonObject
+from ..errors import HandoffRefused, RuntimeFailure, describe
+from ..ids import new_id
+from ..journals import OpenSession
+from ..kernel.generations import Deadlines
+from ..lifecycle import LifecycleEvent, log
+from ..sessions import SessionManager
+from ..tasks import seen
+from . import endpoint
+from .handlers import HANDLERS
+from .lane import Floor, Lane
+from .messages import QueuedMessages
+from .operations import SubscriptionOpen
+from .ownership import RootLock
+from .protocol import MAX_SUBSCRIPTIONS, HostError, State
+from .recovering import Recovering
+from .subscription import Subscription
+from .watchers import Watcher
+
+if TYPE_CHECKING:
+    from .connection import Caller, Connection
+    from .server import Server
+
+ShutdownMode = Literal["stop", "handoff"]
+
+#: What a client has to be told of although no event of the journal says so.
+_TELLING: Final = frozenset({"session_degraded", "session_opened", "session_quarantined"})
+
+
+@attrs.frozen(kw_only=True)
+class HostDeadlines:
+    """Seconds. ``recovery``: for one session; ``handoff``: for what runs to come to a step boundary; ``shutdown``: for
+    everything that ends a host; ``goodbye``: for answers that are on their way. ``stall``: so many looks, a second
+    apart, at a subscriber who takes nothing.
+    """
+
+    recovery: float = 30.0
+    handoff: float = 60.0
+    shutdown: float = 30.0
+    goodbye: float = 2.0
+    stall: int = 10
+
+
+class ShutdownLate(RuntimeFailure):
+    """The host did not end in its time: what still runs is cut off with the process, and recovered by the next one."""
+
+
+class Host:
+    """One root, served until ``shut_down``. ``app`` as for a SessionManager; ``app_name``: what it was found by.
+
+    ``idle``: seconds without a connection and without anything to do, after which it ends by itself.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        app: object,
+        *,
+        app_name: str | None = None,
+        idle: float | None = None,
+        deadlines: HostDeadlines | None = None,
+        kernel_deadlines: Deadlines | None = None,
+    ) -> None:
+        self.host_epoch = new_id()
+        self.root = endpoint.name_of(root)
+        self.state: State = "starting"
+        self._root = Path(os.path.realpath(root))
+        self._app_name = app_name
+        self._idle = idle
+        self._deadlines = deadlines or HostDeadlines()
+        self._started = time.time_ns() // 1_000_000
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._lanes: dict[str, Lane] = {}
+        self._watchers: dict[str, Watcher] = {}
+        self._messages = QueuedMessages(self._opened, new_id)
+        self.manager = SessionManager(
+            self._root, app=app, message_authority=self._messages, watch=self._observed, deadlines=kernel_deadlines
+        )
+        self._floor = Floor(
+            manager=self.manager,
+            messages=self._messages,
+            host_epoch=self.host_epoch,
+            new_id=new_id,
+            spawn=self.spawn,
+            draining=lambda: self.state == "draining",
+        )
+        self._recovering = Recovering(self.manager, self.lane, deadline=self._deadlines.recovery)
+        self._server: Server | None = None
+        self._end = asyncio.Event()
+        self._mode: ShutdownMode = "stop"
+        self._handoff_time = self._deadlines.handoff
+
+    # ------------------------------------------------------------ its life
+
+    async def serve(self) -> None:
+        """Takes the root, and serves it until ``shut_down``.
+
+        Raises HostRunning, EndpointRefused, JournalError; ShutdownLate where what ends it took too long.
+        """
+        lock = await asyncio.to_thread(RootLock.acquire, self._root)
+        try:
+            from .server import Server
+
+            path = endpoint.prepare(lock, self.host_epoch)
+            self._server = Server(self)
+            try:
+                await self._server.listen(path)
+                self._become("recovering", path)
+                await self._recover()
+                if not self._end.is_set():
+                    self._become("ready", path)
+                    await self._until_the_end()
+                self._become("draining", path)
+                await self._bounded(self._drain())
+            finally:
+                await self._let_go(path)
+        finally:
+            lock.release()
+
+    def shut_down(self, mode: ShutdownMode = "stop", timeout: float | None = None) -> None:
+        """Ends it: at once where it is still recovering."""
+        if not self._end.is_set():
+            self._mode = mode
+            if timeout is not None:
+                self._handoff_time = timeout
+            self._end.set()
+
+    async def _recover(self) -> None:
+        recovering = asyncio.ensure_future(self._recovering.run())
+        ended = asyncio.ensure_future(self._end.wait())
+        try:
+            await asyncio.wait({recovering, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if recovering.done():
+                recovering.result()
+        finally:
+            for task in (recovering, ended):
+                task.cancel()
+            await asyncio.gather(recovering, ended, return_exceptions=True)
+
+    async def _until_the_end(self) -> None:
+        self.manager.subscribe(self._heard)
+        while not self._end.is_set():
+            waiting = asyncio.ensure_future(self._end.wait())
+            try:
+                await asyncio.wait({waiting}, timeout=self._idle)
+            finally:
+                waiting.cancel()
+            if not self._end.is_set() and self._unused():
+                log.info("nobody has used the host for %g s; it ends", self._idle)
+                self.shut_down()
+
+    def _unused(self) -> bool:
+        assert self._server is not None
+        return not self._server.connections and all(lane.root is None for lane in self._lanes.values())
+
+    async def _drain(self) -> None:
+        assert self._server is not None
+        await self._recovering.cancel()
+        running = [lane for lane in self._lanes.values() if lane.root is not None]
+        if self._mode == "handoff":
+            await asyncio.gather(*(self._hand_over(lane) for lane in running))
+        await asyncio.gather(*(lane.end_with_host() for lane in running))
+        failure: BaseException | None = None
+        try:
+            await self.manager.aclose(source="host_shutdown")
+        except Exception as error:
+            # It is in the journals, as far as they take anything; whoever starts the next host is to know.
+            failure = error
+            log.error("the host ended, and not everything could be cleaned up: %s", describe(error, typed=True))
+        for lane in self._lanes.values():
+            lane.finish("host_draining", "the host ends; open it again from the next one")
+        await self._server.close("host_draining", "the host has ended", self._deadlines.goodbye)
+        if isinstance(failure, JournalError):
+            raise failure
+
+    async def _hand_over(self, lane: Lane) -> None:
+        try:
+            await self.manager.hand_over(lane.session_id, timeout=self._handoff_time, host_epoch=self.host_epoch)
+        except (HandoffRefused, JournalError) as error:
+            log.warning("session %s is stopped, for it could not be handed over: %s", lane.session_id, describe(error))
+
+    async def _bounded(self, draining: Coroutine[Any, Any, None]) -> None:
+        """Raises ShutdownLate."""
+        task = asyncio.ensure_future(draining)
+        more = self._handoff_time if self._mode == "handoff" else 0.0
+        await asyncio.wait({task}, timeout=self._deadlines.shutdown + more)
+        if not task.done():
+            task.add_done_callback(seen)
+            raise ShutdownLate(
+                f"the host of {self._root} did not end within {self._deadlines.shutdown + more:g} s; what still runs "
+                "is cut off, and the next host recovers it"
+            )
+        task.result()
+
+    async def _let_go(self, path: Path) -> None:
+        """In any case, and as far as it goes."""
+        if self._server is not None:
+            await self._server.close("host_draining", "the host has ended", 0.0)
+        endpoint.clear(path)
+        endpoint.remove(self._root, self.host_epoch)
+        for watcher in list(self._watchers.values()):
+            watcher.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _become(self, state: State, path: Path) -> None:
+        from ... import __version__
+
+        self.state = state
+        registration = endpoint.Registration(
+            host_epoch=self.host_epoch,
+            endpoint=str(path),
+            pid=os.getpid(),
+            state=state,
+            started_at=self._started,
+            version=__version__,
+            root=self.root,
+            app=self._app_name,
+        )
+        endpoint.write(self._root, registration)
+        assert self._server is not None
+        self._server.tell_state(state)
+        log.info("the host of %s is %s", self._root, state)
+
+    # ------------------------------------------------------------ what its connections need
+
+    async def call(self, operation: str, asked: Any, caller: "Caller") -> JsonObject:
+        """See Services."""
+        return await HANDLERS[operation](self, asked, caller)
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def left(self, connection: "Connection") -> None:
+        for watcher in [each for each in self._watchers.values() if each.connection is connection]:
+            watcher.cancel()
+
+    def lane(self, session_id: str) -> Lane:
+        lane = self._lanes.get(session_id)
+        if lane is None:
+            lane = self._lanes[session_id] = Lane(session_id, self._floor)
+        return lane
+
+    def status(self) -> JsonObject:
+        from ... import __version__
+
+        assert self._server is not None
+        roots = [(lane.session_id, lane.root) for lane in self._lanes.values()]
+        return {
+            "host_epoch": self.host_epoch,
+            "state": self.state,
+            "pid": os.getpid(),
+            "version": __version__,
+            "root": self.root,
+            "app": self._app_name,
+            "started_at": self._started,
+            "uptime": (time.time_ns() // 1_000_000 - self._started) / 1000,
+            "connections": len(self._server.connections),
+            "in_flight": sum(connection.in_flight for connection in self._server.connections),
+            "active": [
+                {"session_id": session_id, "turn_id": root.turn_id, "run_id": root.run_id}
+                for session_id, root in roots
+                if root is not None
+            ],
+            "sessions": {"recovered": self._recovering.report.recovered, "failed": self._recovering.report.rows()},
+        }
+
+    async def delete(self, session_id: str) -> Path:
+        """Raises what the manager's ``delete`` raises."""
+        lane = self.lane(session_id)
+        await lane.put_away()
+        path = await self.manager.delete(session_id)
+        self._lanes.pop(session_id, None)
+        return path
+
+    async def durable(self, session_id: str, before: int | None) -> int | None:
+        """Events below this number are on the disk, and below ``before``."""
+        opened = self.manager.kernel.opened(session_id)
+        if opened is None:
+            return before
+        end = opened.journal.durable_seq + 1
+        return end if before is None else min(before, end)
+
+    # ------------------------------------------------------------ subscriptions
+
+    async def subscribe(self, asked: SubscriptionOpen, caller: "Caller") -> JsonObject:
+        """``subscription.open``. Raises HostError, JournalError."""
+        connection = caller.connection
+        if sum(each.connection is connection for each in self._watchers.values()) >= MAX_SUBSCRIPTIONS:
+            raise HostError(
+                "too_many_subscriptions",
+                f"a connection watches at most {MAX_SUBSCRIPTIONS} sessions; close one, or open another connection",
+            )
+        subscription = Subscription(new_id(), asked.session_id, self.host_epoch)
+        lane = self.lane(asked.session_id)
+        watcher = Watcher(subscription, lane, connection, self._deadlines.stall, self._forget)
+        self._watchers[subscription.subscription_id] = watcher
+        try:
+            snapshot, missed = await lane.open(subscription, asked.since)
+        except BaseException:
+            self._forget(watcher)
+            raise
+        watcher.begin(missed, caller.answered)
+        if connection.lost.is_set():
+            watcher.cancel()
+        return {
+            "subscription_id": subscription.subscription_id,
+            "host_epoch": self.host_epoch,
+            "sequence": 1,
+            "snapshot": snapshot,
+        }
+
+    def unsubscribe(self, subscription_id: str, connection: "Connection") -> None:
+        watcher = self._watchers.get(subscription_id)
+        if watcher is None or watcher.connection is not connection:
+            raise HostError(
+                "not_found", f"this connection has no subscription {subscription_id[:80]}; it may be closed"
+            )
+        watcher.cancel()
+
+    def _forget(self, watcher: Watcher) -> None:
+        self._watchers.pop(watcher.subscription.subscription_id, None)
+
+    # ------------------------------------------------------------ what happens in sessions
+
+    def _opened(self, session_id: str) -> OpenSession | None:
+        return self.manager.kernel.opened(session_id)
+
+    def _observed(self, session: OpenSession, event: Event) -> None:
+        self.lane(session.session_id).observed(session, event)
+
+    def _heard(self, event: LifecycleEvent) -> None:
+        if event.kind in _TELLING and (lane := self._lanes.get(event.session_id)) is not None:
+            lane.changed()

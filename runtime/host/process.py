@@ -1,0 +1,70 @@
+"""A process that is a host: its app, its signals, its log, its exit code."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+from ...journal.errors import JournalError
+from ..app.loading import load_app
+from ..errors import AppError, RuntimeFailure
+from ..lifecycle import log
+from .host import Host, ShutdownLate
+from .ownership import HostRunning
+
+#: Exit codes: it was stopped; it was, and something did not end; it could not begin; another host has the root.
+STOPPED: Final = 0
+LATE: Final = 1
+REFUSED: Final = 2
+TAKEN: Final = 3
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def main(root: str | os.PathLike[str], app: str | None = None, *, idle: float | None = None) -> int:
+    """Serves the root until it is stopped; gives the exit code. What goes wrong is one sentence on standard error.
+
+    ``app``: the name of one, else whichever is configured. ``idle``: see Host. SIGTERM and SIGINT stop it; at a second
+    one it ends where it stands.
+    """
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    place = Path(root)
+    try:
+        loaded, source = load_app(app, place, os.environ, Path.cwd())
+        return asyncio.run(_serve(Host(place, loaded, app_name=source.name, idle=idle)))
+    except HostRunning as error:
+        return _said(error, TAKEN)
+    except ShutdownLate as error:
+        _said(error, LATE)
+        # Threads and tasks that hang must not keep the locks: they end with the process.
+        logging.shutdown()
+        os._exit(LATE)
+    except (AppError, RuntimeFailure, JournalError) as error:
+        return _said(error, REFUSED)
+
+
+async def _serve(host: Host) -> int:
+    asked: list[int] = []
+
+    def stop(number: int) -> None:
+        if asked:
+            log.error("the host was told to end twice and ends where it stands; the next one recovers what ran")
+            logging.shutdown()
+            os._exit(LATE)
+        asked.append(number)
+        log.info("the host is stopped by %s", signal.Signals(number).name)
+        host.shut_down("stop")
+
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stop, number)
+    await host.serve()
+    return STOPPED
+
+
+def _said(error: BaseException, code: int) -> int:
+    print(f"maka: {error}", file=sys.stderr, flush=True)
+    return code

@@ -1,0 +1,102 @@
+"""A session as its clients see it: the fold, and what this process knows beside it → the snapshot. No I/O."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import orjson
+
+from ...journal.events import JsonObject
+from ...journal.state import State
+from ...journal.views.interactions import pending_row
+from ...journal.views.problem import mapping
+from ...journal.views.queue import Queued
+from .protocol import HostError
+
+#: Settings of a session that a snapshot shows.
+_SHOWN: Final = ("name", "labels", "flagged", "archived", "has_unread", "cwd", "backend", "model", "permission_mode")
+#: Bytes of JSON of one request that a snapshot shows whole; ``interaction.query`` gives all of it.
+_MOST_REQUEST: Final = 16 * 1024
+#: The status of a root turn → that of its session, where it is another.
+_SESSION: Final = {"admitted": "running", "created": "running"}
+_AT_REST: Final = frozenset({"completed", "failed", "cancelled"})
+
+
+def snapshot(state: State, session_id: str, *, running: str | None, unavailable: str | None) -> JsonObject:
+    """What a snapshot holds but for its two numbers and its streams. ``running``: the turn that this process runs;
+    ``unavailable``: why its journal cannot be used now.
+    """
+    root = None if state.admissions.tip is None else turn(state, session_id, state.admissions.tip)
+    settings = state.session.settings()
+    status = "idle" if root is None or root["status"] in _AT_REST else _SESSION.get(root["status"], root["status"])
+    session: JsonObject = {
+        "session_id": session_id,
+        "status": status if unavailable is None else "unavailable",
+        "last_activity": state.last_ts,
+        **{key: settings.get(key) for key in _SHOWN},
+    }
+    if unavailable is not None:
+        session["message"] = unavailable
+    open_turns = {*state.turns.open, *(() if running is None else (running,))}
+    return {
+        "session": session,
+        "root_turn": root,
+        "queue": {
+            "revision": max((item.seq for item in state.queue.waiting.values()), default=0),
+            "steering": _entries(state.queue.steering(open_turns)),
+            "followup": _entries(state.queue.followups(open_turns)),
+        },
+        "interactions": {"pending": [asked(state, session_id, row) for row in _pending(state)]},
+    }
+
+
+def turn(state: State, session_id: str, turn_id: str) -> JsonObject | None:
+    """``{session_id, turn_id, run_id, status, revision, reason?, failure_class?, message?}``; None: there is no such
+    turn. ``run_id`` is that of its newest run, ``revision`` the number of the newest event that is about it.
+    """
+    admission = state.admissions.open.get(turn_id)
+    if admission is not None and admission.started_seq is None and not state.turns.known(turn_id):
+        status = "admitted" if admission.run is None else "created"
+        return _turn(session_id, turn_id, admission.run_id, status, admission.seq)
+    row = state.turn_row(turn_id)
+    if row is None:
+        return None
+    run_id = row["run_ids"][-1] if row["run_ids"] else ""
+    open_turn = state.turns.open.get(turn_id)
+    if open_turn is not None and open_turn.rest is not None:
+        return _turn(session_id, turn_id, run_id, open_turn.rest, row["last_seq"])
+    run = state.run_row(run_id) or {}
+    said = _turn(session_id, turn_id, run_id, run.get("status", "running"), run.get("seq") or row["last_seq"])
+    if open_turn is None and said["status"] in _AT_REST:
+        said["reason"] = row["reason"]
+        if run.get("failure_class") is not None:
+            said["failure_class"] = run["failure_class"]
+        if (message := mapping(row["reason"]).get("message")) is not None:
+            said["message"] = message
+    return said
+
+
+def asked(state: State, session_id: str, row: JsonObject) -> JsonObject:
+    """An interaction in a snapshot: a request that is too long for it is left out."""
+    request = row.get("request")
+    if request is not None and len(orjson.dumps(request)) > _MOST_REQUEST:
+        row = {**row, "request": None, "truncated": True}
+    return {"session_id": session_id, **row}
+
+
+def _turn(session_id: str, turn_id: str, run_id: str, status: str, revision: int) -> JsonObject:
+    return {"session_id": session_id, "turn_id": turn_id, "run_id": run_id, "status": status, "revision": revision}
+
+
+def _pending(state: State) -> list[dict[str, Any]]:
+    return [pending_row(item) for item in state.interactions.pending.values()]
+
+
+def _entries(queued: Sequence[Queued]) -> list[JsonObject]:
+    keys = ("message_id", "turn_id", "placement", "content", "quotes", "attachments")
+    return [
+        {**{key: item.data[key] for key in keys if item.data.get(key) is not None}, "seq": item.seq} for item in queued
+    ]
+
+
+def no_turn(session_id: str, turn_id: str) -> HostError:
+    return HostError("not_found", f"session {session_id} has no turn {turn_id}; look at its history for those it has")
