@@ -5,7 +5,7 @@ docs/protocol.md has the shapes of what goes in and comes out.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal
 
 import orjson
@@ -84,7 +84,7 @@ class Calls(Asking):
         """One page, ``{events, next}``."""
         return await self._ask("session.history", session_id=session_id, before=before, limit=limit)
 
-    async def walk_history(self, session_id: str) -> AsyncIterator[JsonObject]:
+    async def walk_history(self, session_id: str) -> AsyncGenerator[JsonObject, None]:
         """Every event, the newest first, page by page; those that are too big for a frame are fetched whole."""
         before: int | None = None
         while True:

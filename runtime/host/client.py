@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -131,7 +131,7 @@ class Client(Calls):
         """
         return await self._asked("subscription.open", lambda link: link.subscribe(session_id, since))
 
-    def follow(self, session_id: str, since: int | None = None) -> AsyncIterator[Frame]:
+    def follow(self, session_id: str, since: int | None = None) -> AsyncGenerator[Frame, None]:
         """The frames of a session, over lost connections and restarts: no durable event is missed or told twice.
 
         Whenever it is opened again a frame ``opened`` comes first, with the snapshot; deltas of before are void then.

@@ -1,6 +1,6 @@
 """A session followed over lost connections and restarts of its host. No I/O of its own."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Final
 
 from .watching import Frame, SubscriptionClosed
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _MENDED: Final = frozenset({"connection_closed", "host_draining", "sequence_gap", "slow_consumer"})
 
 
-async def follow(client: "Client", session_id: str, since: int | None) -> AsyncIterator[Frame]:
+async def follow(client: "Client", session_id: str, since: int | None) -> AsyncGenerator[Frame, None]:
     """See ``Client.follow``."""
     while True:
         watch = await client.subscribe(session_id, since)

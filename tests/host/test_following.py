@@ -83,7 +83,7 @@ def test_what_came_while_nobody_was_connected_is_told_once(tmp_path: Path) -> No
             assert await told(frames, 5) == [2, "opened", 3, 4, 5]
             assert [input.get("since") for input in first.of("subscription.open")] == [0]
             assert [input.get("since") for input in second.of("subscription.open")] == [2]
-            await frames.aclose()  # type: ignore[attr-defined]
+            await frames.aclose()
             await second.until(lambda: not second.watched)
             await client.aclose()
 
