@@ -45,18 +45,34 @@ Elect = Callable[[str], None]
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Iterator[Path]:
-    """A root that is not there yet; hosts that were started for it are ended."""
-    place = tmp_path / "root"
-    yield place
-    registration = endpoint.read_registration(place)
-    if registration is not None and registration.pid != os.getpid():
-        os.kill(registration.pid, signal.SIGKILL)
-        endpoint.clear(registration.endpoint)
+def root(tmp_path: Path) -> Path:
+    """A root that is not there yet."""
+    return tmp_path / "root"
 
 
 @pytest.fixture
-def candidate(monkeypatch: pytest.MonkeyPatch) -> Elect:
+def started(root: Path, monkeypatch: pytest.MonkeyPatch) -> "Iterator[list[subprocess.Popen[bytes]]]":
+    """The candidates. They are ended with the test, those too that come late and would find no host any more."""
+    processes: list[subprocess.Popen[bytes]] = []
+    begin = subprocess.Popen
+
+    def popen(words: list[str], **options: Any) -> "subprocess.Popen[bytes]":
+        processes.append(begin(words, **options))
+        return processes[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    yield processes
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.wait()
+    if processes:
+        with RootLock.acquire(root) as lock:
+            endpoint.clear(endpoint.prepare(lock, "0" * 32))
+
+
+@pytest.fixture
+def candidate(started: object, monkeypatch: pytest.MonkeyPatch) -> Elect:
     """What runs as a candidate from now on: Python code, which has the root as its first argument."""
 
     def set_to(code: str) -> None:
@@ -165,25 +181,18 @@ def test_of_twenty_at_once_one_host_comes(root: Path, candidate: Elect) -> None:
     play(scenario())
 
 
-def test_losers_are_no_failure(root: Path, candidate: Elect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losers_are_no_failure(
+    root: Path, candidate: Elect, started: "list[subprocess.Popen[bytes]]", monkeypatch: pytest.MonkeyPatch
+) -> None:
     candidate(CANDIDATE)
     # Nobody sees that another is about to start one: each starts its own.
     monkeypatch.setattr(electing, "_HESITATION", 0)
-    started: list[int] = []
-    begin = subprocess.Popen
-
-    def popen(words: list[str], **options: Any) -> "subprocess.Popen[bytes]":
-        process = begin(words, **options)
-        started.append(process.pid)
-        return process
-
-    monkeypatch.setattr(subprocess, "Popen", popen)
 
     async def scenario() -> None:
         found = await asyncio.gather(*(ensure_host(root) for _ in range(4)))
         assert len({registration.host_epoch for registration in found}) == 1
         assert len(started) == 4
-        while sum(map(running, started)) > 1:
+        while sum(process.poll() is None for process in started) > 1:
             await asyncio.sleep(0.02)
         assert running(found[0].pid)
 
