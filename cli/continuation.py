@@ -81,6 +81,14 @@ def settlement(doc: Doc, paint: Painter) -> Lines:
     return [paint(title, "bold"), *(f"  {row}" for row in rest), *onward(doc, paint)]
 
 
+def archiving(doc: Doc) -> Lines:
+    """The answer of `archive`."""
+    session = line(doc["session_id"], 128)
+    if doc["archived"]:
+        return [f"session {session} is put away; `maka session archive {quote(session)} --undo` takes it back"]
+    return [f"session {session} is in use again"]
+
+
 def _ended(doc: Doc) -> Lines:
     [end] = [event["data"] for event in doc["appended"] if event["type"] == "turn/end"]
     reason, handoff = end["reason"], doc["handoff"]

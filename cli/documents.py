@@ -13,7 +13,7 @@ from ..journal.errors import JournalConflict, JournalError, JournalLocked, Journ
 from ..journal.findings import Finding, verdict_of
 from ..journal.reader import open_source, resolve, session_name
 from ..journal.scan import Consumer, ScanResult, scan
-from . import exits
+from . import exits, owner
 
 if TYPE_CHECKING:
     from ..repair.session import Session
@@ -119,10 +119,11 @@ def repair(target: str, root: str | None, *, dry_run: bool, salvage: bool) -> An
 
     path = resolve(target, root)
     try:
-        report = apply(path, dry_run=dry_run, salvage=salvage)
+        # A host that needs the session for nothing lets go of it.
+        report = owner.released(lambda: apply(path, dry_run=dry_run, salvage=salvage), ask=not dry_run)
     except JournalLocked as error:
         doc = {**_not_begun(path, dry_run, survey(path).verdict), "locked": True}
-        return Answer(doc, exits.LOCKED, str(error))
+        return Answer(doc, exits.LOCKED, owner.locked(error))
     except (SessionNotFound, JournalWriteError, JournalConflict):
         raise
     except JournalError as error:

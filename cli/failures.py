@@ -1,4 +1,7 @@
-"""Exceptions → exit code and one sentence. No I/O; imported only when something failed."""
+"""Exceptions → exit code and one sentence. Imported only when something failed.
+
+For a session that is locked it is looked up whether the root's host has it, because then there is a way.
+"""
 
 import errno
 import traceback
@@ -8,7 +11,7 @@ import attrs
 
 from ..journal import errors
 from ..runtime.errors import ContinuationParked, ContinuationRevalidationError, RuntimeFailure
-from . import exits
+from . import exits, owner
 from .naming import Unclear
 
 #: The first class that fits decides.
@@ -55,10 +58,16 @@ def failure_of(error: Exception) -> Failure:
         return Failure(exits.INTERRUPTED, None)
     for cls, code in _CODES:
         if isinstance(error, cls):
-            return Failure(code, _system(error) if isinstance(error, OSError) else str(error))
+            return Failure(code, _sentence(error))
     if isinstance(error, MemoryError):
         return Failure(exits.USAGE, "there is not enough memory for this; let this process have more (`ulimit -v`)")
     return Failure(exits.USAGE, _unforeseen(error))
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, errors.JournalLocked):
+        return owner.locked(error)
+    return _system(error) if isinstance(error, OSError) else str(error)
 
 
 def _usage(message: str, error: Exception) -> str:

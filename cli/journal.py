@@ -12,8 +12,9 @@ from .parsing import Command, Group
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    from .documents import Answer
+    from .documents import Answer, Doc
     from .text import Painter
 
 journal = typer.Typer(cls=Group, rich_markup_mode=None)
@@ -130,14 +131,7 @@ def list_(context: typer.Context, as_json: Json = False, root: Root = None) -> i
     console: Console = context.obj
     with console.working("listing sessions"):
         doc, place = documents.listing(root)
-    if as_json:
-        console.document(doc)
-    elif doc["sessions"]:
-        console.write(render.listing(doc, console.paint))
-    else:
-        missing = "" if place.exists() else ": that directory is not there; look at --root and $MAKA_HOME"
-        console.say(f"there is no session under {place}{missing}")
-    return exits.DONE
+    return given_list(console, doc, place, None if as_json else render.listing)
 
 
 @journal.command(cls=Command)
@@ -194,6 +188,20 @@ def show(context: typer.Context, target: Target, as_json: Json = False, root: Ro
     with console.working(f"reading {target}"):
         answer = documents.conversation(target, root, for_people=not as_json)
     return give(console, answer, None if as_json else conversation.render)
+
+
+def given_list(
+    console: Console, doc: "Doc", place: "Path", render: "Callable[[Doc, Painter], list[str]] | None"
+) -> int:
+    """A list of sessions, as JSON or as the text that `render` makes of it; of none it is said where was looked."""
+    if render is None:
+        console.document(doc)
+    elif doc["sessions"]:
+        console.write(render(doc, console.paint))
+    else:
+        missing = "" if place.exists() else ": that directory is not there; look at --root and $MAKA_HOME"
+        console.say(f"there is no session under {place}{missing}")
+    return exits.DONE
 
 
 def give(console: Console, answer: "Answer", render: "Callable[[Any, Painter], list[str]] | None") -> int:

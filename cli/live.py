@@ -1,6 +1,10 @@
-"""A turn on a person's screen while it runs: text as it streams, calls and results in short."""
+"""A turn on a person's screen while it runs: text as it streams, calls and results in short.
 
-from collections.abc import Callable
+It is told either the events of a manager's stream, or what a host's subscription tells: pieces of text, and events of
+the journal.
+"""
+
+from collections.abc import Callable, Container
 from typing import Any, Final
 
 from ..runtime.session_events import SessionEvent
@@ -12,11 +16,17 @@ from .text import line, paragraph
 class Live:
     """Shows the events of a turn. ``close`` ends a line that stands open."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, gap: bool = True, mine: Container[str] = ()) -> None:
+        """``gap``: an empty line stands before the first text. ``mine``: ids of messages that stand there already."""
         self._console = console
+        self._gap = "\n" if gap else ""
+        self._mine = mine
         #: The block that streams, and as much of its text as was shown.
         self._block: tuple[str, ...] | None = None
         self._shown = ""
+        #: What a host told of the blocks that stream, as far as it was shown; and of calls that were asked for.
+        self._said: dict[tuple[str, ...], str] = {}
+        self._arguments: dict[str, Any] = {}
 
     def begun(self, run_id: str, turn_id: str) -> None:
         """The run has begun: from now on there is one of this id."""
@@ -27,16 +37,35 @@ class Live:
         if show is not None:
             show(self, event.kind.partition("_")[0], event.data)
 
+    def piece(self, delta: dict[str, Any]) -> None:
+        """A ``delta`` of a subscription: what of it was not shown yet."""
+        block = (delta["kind"], delta["message_id"], str(delta["index"]))
+        if delta.get("reset"):
+            self._said.pop(block, None)
+            self.close()
+        said = self._said.get(block, "")
+        if fresh := delta["text"][max(0, len(said) - delta["offset"]) :]:
+            self._said[block] = said + fresh
+            self._stream(block, fresh)
+
+    def event(self, type_: str, data: dict[str, Any]) -> None:
+        """An event of the journal."""
+        show = _JOURNALLED.get(type_)
+        if show is not None:
+            show(self, type_, data)
+
     def close(self) -> None:
         if self._block is not None and not self._shown.endswith("\n"):
             self._console.put("\n")
         self._block, self._shown = None, ""
 
     def _delta(self, kind: str, data: dict[str, Any]) -> None:
-        block = (kind, str(data["message_id"]), str(data.get("index", 0)))
+        self._stream((kind, str(data["message_id"]), str(data.get("index", 0))), data["text"])
+
+    def _stream(self, block: tuple[str, ...], text: str) -> None:
         if block != self._block:
             self._begin(block)
-        self._put(kind, data["text"])
+        self._put(block[0], text)
 
     def _whole(self, kind: str, data: dict[str, Any]) -> None:
         """The text of a block is complete: what was not shown of it is, or all where pieces were lost."""
@@ -48,7 +77,8 @@ class Live:
 
     def _begin(self, block: tuple[str, ...]) -> None:
         self.close()
-        self._console.put("\n")
+        self._console.put(self._gap)
+        self._gap = "\n"
         self._block = block
 
     def _put(self, kind: str, text: str) -> None:
@@ -70,8 +100,40 @@ class Live:
     def _plan(self, kind: str, data: dict[str, Any]) -> None:
         self._lines(["", f"plan  {line(data['title'], 100)}"])
 
+    def _message(self, type_: str, data: dict[str, Any]) -> None:
+        """What of its blocks was not shown while they streamed; a block that streamed otherwise is shown anew."""
+        message_id = str(data["message_id"])
+        streamed = sorted((block for block in self._said if block[1] == message_id), key=lambda block: int(block[2]))
+        for number, block in enumerate(data["content"]):
+            if block.get("kind") in _STREAMED and isinstance(block.get("text"), str):
+                key = next((each for each in streamed if each[0] == block["kind"]), None)
+                said = "" if key is None else self._said[key]
+                if key is not None:
+                    streamed.remove(key)
+                if key is None or not block["text"].startswith(said):
+                    said, key = "", (block["kind"], message_id, f"{number} whole")
+                if rest := block["text"][len(said) :]:
+                    self._stream(key, rest)
+            elif block.get("kind") == "tool_call":
+                self._arguments[block["call_id"]] = block.get("arguments")
+        self.close()
+        self._said.clear()
+
+    def _called(self, type_: str, data: dict[str, Any]) -> None:
+        self._call(type_, {"arguments": self._arguments.pop(data["call_id"], None), **data})
+
+    def _user(self, type_: str, data: dict[str, Any]) -> None:
+        if data["message_id"] not in self._mine:
+            self._lines(conversation.messages([{"role": "user", "content": data["content"]}], self._console.paint))
+
+    def _note(self, type_: str, data: dict[str, Any]) -> None:
+        if data["kind"] == "retry" and isinstance(data.get("text"), str):
+            self.close()
+            self._console.say(data["text"], "yellow")
+
     def _lines(self, lines: list[str]) -> None:
         self.close()
+        self._gap = "\n"
         self._console.write(lines)
 
 
@@ -85,4 +147,15 @@ _SHOWN: Final[dict[str, Callable[[Live, str, dict[str, Any]], None]]] = {
     "tool_result": Live._result,
     "provider_retry": Live._retry,
     "plan_submitted": Live._plan,
+}
+
+_STREAMED: Final = ("text", "thinking")
+#: The same for events of a journal.
+_JOURNALLED: Final[dict[str, Callable[[Live, str, dict[str, Any]], None]]] = {
+    "user/message": Live._user,
+    "assistant/message": Live._message,
+    "tool/call": Live._called,
+    "tool/result": Live._result,
+    "session/note": Live._note,
+    "plan/proposed": Live._plan,
 }

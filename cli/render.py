@@ -456,7 +456,13 @@ def verification(doc: Doc, paint: Painter, *, words: str | None = None) -> Lines
     return out
 
 
-def listing(doc: Doc, paint: Painter) -> Lines:
+def sessions(doc: Doc, paint: Painter) -> Lines:
+    """The answer of `session list`: that of `list`, and what runs."""
+    rows = [{**row, "runs": bool(row.get("running"))} for row in _rows(doc, "sessions")]
+    return listing({"sessions": rows}, paint, {"runs": "running", **_WORK})
+
+
+def listing(doc: Doc, paint: Painter, work: Mapping[str, str] = _WORK) -> Lines:
     """The answer of `list`."""
     rows = [
         [
@@ -464,7 +470,7 @@ def listing(doc: Doc, paint: Painter) -> Lines:
             line(row.get("verdict")),
             _optional(row.get("turns")),
             moment(row.get("last_activity")),
-            _marks(row, {**_MARKS, **_WORK}),
+            _marks(row, {**_MARKS, **work}),
             _name(row),
         ]
         for row in _rows(doc, "sessions")
@@ -531,6 +537,50 @@ def _handing(doc: Doc) -> str:
     can = [line(name, 60) for name, said in told.items() if said is True]
     silent = [f"{line(name, 60)} does not tell" for name, said in told.items() if said is None]
     return ", ".join(can + silent) or "-"
+
+
+# ---------------------------------------------------------------- host
+
+
+def host_started(doc: Doc, paint: Painter) -> Lines:
+    """The answer of `host start`."""
+    how = "started" if doc.get("started") else "runs already"
+    return [f"the host {paint(how, 'green')}", *_host(doc, paint)]
+
+
+def host_status(doc: Doc, paint: Painter) -> Lines:
+    """The answer of `host status`, of a host that answers."""
+    out = _host(doc, paint)
+    found = _object(doc.get("sessions"))
+    counted = [
+        ["up for", f"{_number(doc.get('uptime')):,} s"],
+        ["clients", _optional(doc.get("connections"))],
+        ["sessions recovered", _optional(found.get("recovered"))],
+    ]
+    out += table(counted, paint, styles=_label, indent="")
+    active, failed = _rows(doc, "active"), _rows(found, "failed")
+    if active:
+        rows = [[line(row.get(key), 40) for key in ("session_id", "turn_id", "run_id")] for row in active]
+        out += ["", paint("runs", "bold"), *table(rows, paint, head=["session", "turn", "run"])]
+    if failed:
+        rows = [[line(row.get("session_id"), 128), line(row.get("message"), 300)] for row in failed]
+        out += ["", paint("could not be recovered", "bold"), *table(rows, paint)]
+    return out
+
+
+def host_stopped(doc: Doc, paint: Painter) -> Lines:
+    """The answer of `host stop`."""
+    return [f"the host (process {_optional(doc.get('pid'))}) has ended"] if doc.get("stopped") else []
+
+
+def _host(doc: Doc, paint: Painter) -> Lines:
+    rows = [[key.replace("_", " "), line(doc[key], 200)] for key in _OF_HOST if doc.get(key) is not None]
+    if doc.get("started_at") is not None:
+        rows.append(["since", moment(doc["started_at"])])
+    return table(rows, paint, styles=_label, indent="")
+
+
+_OF_HOST: Final = ("root", "state", "pid", "app", "version", "endpoint")
 
 
 # ---------------------------------------------------------------- events

@@ -2,9 +2,7 @@
 
 import asyncio
 import os
-import signal
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -26,11 +24,12 @@ from ..runtime.continuation.safety import SafetyObservation, look
 from ..runtime.errors import ContinuationRevalidationError, RuntimeFailure
 from ..runtime.permissions import stance
 from ..runtime.sessions import SessionManager
-from . import exits, naming, onward
+from . import exits, naming, onward, through
 from .documents import Answer, Doc, place_of_config
 from .failures import failure_of
 from .onward import Words
 from .render import words
+from .signals import Interrupt
 
 if TYPE_CHECKING:
     from ..runtime.backends.base import Backend, BackendContext
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
 #: Who stops a turn, as its end will say: a person at the keyboard, and the command that finds nobody to answer.
 _PERSON: Final = "user"
 _NOBODY: Final = "nobody_to_answer"
-#: What stops the command, and with what exit code it then ends.
-_SIGNALS: Final = {signal.SIGINT: exits.INTERRUPTED, signal.SIGTERM: exits.TERMINATED}
 #: The mode in which no call asks.
 _ASKS_NOTHING: Final = "bypass"
 #: The remark of a plan that goes on from a run that has completed.
@@ -65,32 +62,6 @@ class Place:
         """A manager for it. Without an app it plans and settles, and runs nothing."""
         places = {} if self.root is not None else {self.session_id: self.path}
         return SessionManager(self.root, app=app or _nothing_to_run(self.path), places=places)
-
-
-@attrs.define
-class Interrupt:
-    """How the command ends where a signal has stopped it: its exit code."""
-
-    code: int = exits.INTERRUPTED
-
-
-def cancelled_by_signal(told: Interrupt) -> None:
-    """From now on Ctrl-C and SIGTERM cancel this task, which ``told`` is told of. Another signal ends the process as it
-    stands: the journal survives that.
-    """
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None
-
-    def cancel(code: int) -> None:
-        told.code = code
-        for number in _SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
-        task.cancel()
-
-    # Where no signal reaches this thread there is none to take.
-    with suppress(RuntimeError, NotImplementedError):
-        for number, code in _SIGNALS.items():
-            loop.add_signal_handler(number, cancel, code)
 
 
 def place_of(target: str, root: str | None) -> Place:
@@ -465,6 +436,15 @@ async def settled(
         "handoff": None if handoff is None else _handed_over(place, handoff),
         "appended": appended_json(events),
     }
+
+
+async def archived(place: Place, *, archived: bool) -> Doc:
+    """Of `archive`: ``{session_id, path, archived, revision}``. Done by the host of the root where one runs."""
+    revision = await through.archived(place.root, place.session_id, archived=archived)
+    if revision is None:
+        async with place.manager(None) as manager:
+            revision = await (manager.archive if archived else manager.unarchive)(place.session_id)
+    return {"session_id": place.session_id, "path": str(place.path), "archived": archived, "revision": revision}
 
 
 def _handed_over(place: Place, handoff_id: str) -> JsonObject:

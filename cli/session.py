@@ -1,4 +1,4 @@
-"""`maka session`: resume, settle. Arguments in, a document or text and an exit code out."""
+"""`maka session`: list, show, archive, resume, settle. Arguments in, a document or text and an exit code out."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -7,7 +7,7 @@ import typer
 from . import exits
 from .app_command import AppName
 from .console import Console
-from .journal import Json, Root, Target, give, journal
+from .journal import Json, Root, Target, give, given_list, journal
 from .parsing import Command, Group, WrongUsage
 
 if TYPE_CHECKING:
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from ..journal.events import Recovery
     from .documents import Answer
-    from .resume import Interrupt
+    from .resume import Place
+    from .signals import Interrupt
 
 
 class _Session(Group):
@@ -31,10 +32,66 @@ session = typer.Typer(cls=_Session, rich_markup_mode=None)
 
 @session.callback(invoke_without_command=True)
 def _session(context: typer.Context) -> int:
-    """Go on with sessions that were cut off, or whose turn was handed over."""
+    """List sessions, read them, put them away, go on with them."""
     from .tree import help_of
 
     return help_of(context)
+
+
+@session.command(name="list", cls=Command)
+def list_(context: typer.Context, as_json: Json = False, root: Root = None) -> int:
+    """List the sessions of a root, and which of their turns run now.
+
+    As the host of the root knows them, where one runs; else as `maka journal list` does.
+    """
+    import asyncio
+
+    from . import render, through
+
+    console: Console = context.obj
+    with console.working("listing sessions"):
+        doc, place = asyncio.run(through.listed(root))
+    return given_list(console, doc, place, None if as_json else render.sessions)
+
+
+@session.command(cls=Command)
+def show(context: typer.Context, target: Target, as_json: Json = False, root: Root = None) -> int:
+    """Print the conversation as a person reads it, as `maka journal show` does.
+
+    Exit code: 0 printed, 4 unreadable or unsupported, 2 no such session.
+    """
+    from .journal import show as shown
+
+    return shown(context, target, as_json, root)
+
+
+@session.command(cls=Command)
+def archive(
+    context: typer.Context,
+    target: Target,
+    undo: Annotated[bool, typer.Option("--undo", help="Take it back: the session is in use again.")] = False,
+    as_json: Json = False,
+    root: Root = None,
+) -> int:
+    """Put a session away: it takes no messages any more, and stays readable.
+
+    Exit code: 0 done, 2 no such session, or something runs or waits in it, 3 locked by a live writer, 4 damaged,
+    unsupported or unreadable.
+    """
+    import asyncio
+
+    from . import continuation
+    from . import resume as work
+
+    console: Console = context.obj
+    place = work.place_of(target, root)
+    with console.working(f"changing {target}"), console.logged("maka.runtime"):
+        doc = asyncio.run(work.archived(place, archived=not undo))
+    if as_json:
+        console.document(doc)
+    else:
+        console.write(continuation.archiving(doc))
+    return exits.DONE
 
 
 @session.command(cls=Command)
@@ -95,8 +152,7 @@ def resume(
     import contextlib
     import sys
 
-    from . import continuation, documents
-    from . import resume as work
+    from . import continuation, documents, signals
 
     console: Console = context.obj
     kinds = _kinds(context, rerun)
@@ -104,7 +160,7 @@ def resume(
     _check_id(context, "--run", run)
     if again and run is None:
         raise WrongUsage("--again is for a run that has completed; name it by --run ID", ctx=context)
-    told = work.Interrupt()
+    told = signals.Interrupt()
     # What an app, its backends and its tools print is no part of the answer.
     with contextlib.redirect_stdout(sys.stderr), console.logged("maka.runtime"):
         try:
@@ -149,13 +205,19 @@ async def _resume(
     dry: bool,
     as_json: bool,
 ) -> "Answer":
-    from . import continuation, documents
+    from . import continuation, documents, owner, signals
     from . import resume as work
     from .live import Live
 
     console: Console = context.obj
-    work.cancelled_by_signal(told)
-    place, app = work.place_of(target, root), work.app_of(name, root)
+    signals.cancelled_by_signal(told)
+    place = work.place_of(target, root)
+    if (host := owner.host_with(place.path.parent)) is not None:
+        console.say(f"the host of {host.root} (process {host.pid}) has the session open, and goes on with it", "dim")
+        return await _resume_there(
+            context, told, place, target, root, run=run, again=again, rerun=rerun, mode=mode, dry=dry, as_json=as_json
+        )
+    app = work.app_of(name, root)
     if app is None and mode is not None:
         work.refuse_without_app(root)
     words = documents.words_of(target, root, name)
@@ -181,6 +243,45 @@ async def _resume(
         finally:
             if live is not None:
                 live.close()
+
+
+async def _resume_there(
+    context: typer.Context,
+    told: "Interrupt",
+    place: "Place",
+    target: str,
+    root: str | None,
+    *,
+    run: str | None,
+    again: bool,
+    rerun: "list[Recovery]",
+    mode: str | None,
+    dry: bool,
+    as_json: bool,
+) -> "Answer":
+    """The same by the host that has the session open, which has an app of its own."""
+    from ..runtime.host import connect
+    from . import continuation, documents, naming, running, through
+    from . import resume as work
+
+    console: Console = context.obj
+    session = place.survey()
+    run_id = None if run is None else naming.run(run, session.runs(), session.turns())
+    async with connect(place.root, surface="cli") as client:
+        said, answer = await through.planned(
+            client, place.path, place.session_id, run_id, rerun=rerun, mode=mode, dry=dry
+        )
+        if not as_json:
+            words = documents.words_of(target, root, None)
+            console.write(continuation.plan(answer.doc, console.paint, None, words))
+        if dry or answer.code != exits.DONE:
+            return answer
+        if not again and (refused := work.unasked(answer)) is not None:
+            return refused
+        resume = {key: said[key] for key in ("source_run_id", "high_water")} | {"rerun": rerun}
+        order = running.Order(session_id=place.session_id, text=None, resume=resume)
+        done = await running.carried_out(client, order, console, None, quiet=as_json, told=told)
+    return documents.Answer({**answer.doc, "turn": done.doc["turn"]}, done.code)
 
 
 @session.command(cls=Command)
@@ -245,14 +346,17 @@ def settle(
     _check_id(context, "--call", call)
     import asyncio
 
-    from . import continuation, documents
+    from . import continuation, documents, owner
     from . import resume as work
 
     console: Console = context.obj
     place = work.place_of(target, root)
     said = reason if handoff is not None else text if ok else error
     with console.working(f"settling {target}"), console.logged("maka.runtime"):
-        doc = asyncio.run(work.settled(place, claim=claim, handoff=handoff, call=call, ok=ok, text=said))
+        # A host that needs the session for nothing lets go of it.
+        doc = owner.released(
+            lambda: asyncio.run(work.settled(place, claim=claim, handoff=handoff, call=call, ok=ok, text=said))
+        )
     if as_json:
         console.document(doc)
     else:

@@ -9,14 +9,19 @@ from typer.main import get_command
 from . import exits
 from .app_command import app
 from .console import Console
+from .host import host
 from .journal import journal
 from .parsing import Command, Group
 from .session import session
+from .talking import chat, run
 
 root = typer.Typer(name="maka", cls=Group, rich_markup_mode=None, pretty_exceptions_enable=False)
 root.add_typer(journal, name="journal")
 root.add_typer(session, name="session")
 root.add_typer(app, name="app")
+root.add_typer(host, name="host")
+root.command(cls=Command)(run)
+root.command(cls=Command)(chat)
 
 
 def _version(asked: bool) -> None:
@@ -35,7 +40,7 @@ def _root(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show more when something fails; stands anywhere.")] = False,
 ) -> int:
-    """Sessions of agents: look at their journals, repair them, read them, go on with them.
+    """Sessions of agents: run them, talk with them, look at their journals, repair them, go on with them.
 
     Every command answers on standard output and says everything else on standard error; --json gives one JSON document.
     """

@@ -713,7 +713,7 @@ def test_wrong_usage(resume: Run, orders: Orders, words: tuple[str, ...]) -> Non
     assert orders.journal.read_bytes() == raw
 
 
-@pytest.mark.parametrize("word", ["list", "show", "inspect"])
+@pytest.mark.parametrize("word", ["verify", "tail", "inspect"])
 def test_what_looks_at_a_session_is_found_where_journals_are(maka_: Run, word: str) -> None:
     ran = maka_("session", word, "s")
     assert (ran.code, ran.out) == (2, "")

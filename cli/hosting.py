@@ -1,0 +1,109 @@
+"""The host of a root: started, looked at, ended. Gives documents."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Final
+
+from ..runtime.app import find_app, load_app
+from ..runtime.host import HostUnreachable, Registration, connect, ensure_host, find_host
+from ..runtime.host.electing import LOG
+from ..runtime.host.ownership import NAME, owner, process
+from . import exits
+from .documents import Answer, Doc, place_of_config
+
+#: Seconds in which a host that is alive shows it.
+_PATIENCE: Final = 5.0
+#: Seconds between two looks whether the root is free, once its host has closed its connections.
+_PAUSE: Final = 0.02
+
+
+def place(root: str | None) -> Path:
+    """The root that is meant, with one name wherever a command of it is run."""
+    return Path(os.path.abspath(place_of_config(root)))
+
+
+def refuse_without_app(name: str | None, root: str | None) -> None:
+    """Raises the AppError that says how an app is named, where none is. Imports none."""
+    if find_app(name, place_of_config(root), os.environ) is None:
+        load_app(None, place_of_config(root), os.environ, Path.cwd())
+
+
+async def started(root: str | None, app: str | None, idle: float | None) -> Answer:
+    """Of `host start`: the host that runs now, once it is ready. ``started``: it did not run before.
+
+    Raises AppError where there is none to start one with, and HostStartFailed.
+    """
+    where = place(root)
+    found = await find_host(where)
+    if found is None and owner(where) is None:
+        refuse_without_app(app, root)
+    registered = await ensure_host(where, app=app, idle=idle)
+    async with connect(where, surface="cli", timeout=30.0) as client:
+        status = await client.status()
+    doc = {"started": found is None or found.host_epoch != registered.host_epoch, **_registered(registered, status)}
+    return Answer(doc, exits.DONE, None if doc["started"] else _other_app(doc, app))
+
+
+def _registered(registered: Registration, status: Doc) -> Doc:
+    keys = ("host_epoch", "pid", "version", "started_at")
+    doc: Doc = {"root": registered.root, "state": status["state"], **{key: getattr(registered, key) for key in keys}}
+    return {**doc, "app": status.get("app"), "endpoint": registered.endpoint}
+
+
+def _other_app(doc: Doc, app: str | None) -> str | None:
+    if app is None or doc["app"] in (None, app):
+        return None
+    return f"the host that runs has the app {doc['app']}, not {app}; end it with `maka host stop`, then start it again"
+
+
+async def looked_at(root: str | None) -> Answer:
+    """Of `host status`: what the host says of itself, or that there is none, or one that does not answer."""
+    where = place(root)
+    try:
+        async with connect(where, surface="cli", wait_ready=False, reconnect=False, timeout=_PATIENCE) as client:
+            return Answer(await client.status(), exits.DONE)
+    except HostUnreachable:
+        return _absent(where, exits.PENDING)
+
+
+async def stopped(root: str | None, *, handoff: bool, timeout: float) -> Answer:
+    """Of `host stop`: asks it to end, and waits until the root is free. Nothing is ever killed here."""
+    where = place(root)
+    until = asyncio.get_running_loop().time() + timeout
+    pid: int | None = None
+    patience = min(_PATIENCE, timeout)
+    try:
+        async with connect(where, surface="cli", wait_ready=False, reconnect=False, timeout=patience) as client:
+            pid = (await client.status())["pid"]
+            await (client.shutdown("handoff", timeout) if handoff else client.shutdown("stop"))
+            async with asyncio.timeout_at(until):
+                await client.closed
+    except HostUnreachable:
+        # One that had been asked has gone meanwhile.
+        if pid is None:
+            absent = _absent(where, exits.DONE)
+            return Answer({**absent.doc, "stopped": False}, absent.code, absent.refusal)
+    except TimeoutError:
+        pass
+    while (held := owner(where)) is not None and held.get("pid") == pid:
+        if asyncio.get_running_loop().time() >= until:
+            doc = {"root": str(where), "state": "draining", "pid": pid, "stopped": False}
+            late = f"process {pid} was told to end and has not for {timeout:g} s; look at {where / LOG}, and try again"
+            return Answer(doc, exits.PENDING, late)
+        await asyncio.sleep(_PAUSE)
+    return Answer({"root": str(where), "state": "none", "pid": pid, "stopped": True}, exits.DONE)
+
+
+def _absent(where: Path, code: int) -> Answer:
+    """Where no host answers; ``code`` is for where there is none."""
+    held = owner(where)
+    doc: Doc = {"root": str(where), "state": "none", "pid": None}
+    if held is None:
+        return Answer(doc, code, f"no host runs for {where}; start one with `maka host start`")
+    doc |= {"state": "silent", "pid": held.get("pid")}
+    said = (
+        f"the host of {where} ({process(held)}) holds {where / NAME} and does not answer: it may be starting, or hang; "
+        f"read {where / LOG}, and try again"
+    )
+    return Answer(doc, exits.PENDING, said)

@@ -1,0 +1,221 @@
+"""`maka run` and `maka chat`: arguments in; text, or a document, and an exit code out."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .app_command import AppName
+from .completion import session_ids
+from .console import Console
+from .journal import Json, Root, give
+from .parsing import WrongUsage
+
+if TYPE_CHECKING:
+    from .documents import Answer, Doc
+    from .running import Order
+    from .signals import Interrupt
+
+SessionId = Annotated[
+    str | None,
+    typer.Option(
+        "--session",
+        metavar="ID",
+        help="The session that it is said to; a new one, in this directory, if not given.",
+        autocompletion=session_ids,
+    ),
+]
+NoStart = Annotated[bool, typer.Option("--no-start", help="Start no host where none runs.")]
+Name = Annotated[str | None, typer.Option("--name", metavar="TEXT", help="The name of the new session.")]
+Model = Annotated[str | None, typer.Option("--model", metavar="NAME", help="The model of the new session.")]
+Mode = Annotated[
+    str | None,
+    typer.Option(
+        "--permission-mode", metavar="MODE", help="The permission mode of the new session: ask, execute, bypass."
+    ),
+]
+
+
+def run(
+    context: typer.Context,
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="[TEXT]", help="The message; `-`, or none, reads it from standard input."),
+    ] = None,
+    session: SessionId = None,
+    name: Name = None,
+    model: Model = None,
+    permission_mode: Mode = None,
+    max_steps: Annotated[
+        str | None, typer.Option("--max-steps", metavar="N", help="The turn ends after so many steps.")
+    ] = None,
+    queue: Annotated[
+        bool, typer.Option("--queue", help="With --session: come next where a turn runs, instead of being refused.")
+    ] = False,
+    app: AppName = None,
+    no_start: NoStart = False,
+    as_json: Json = False,
+    root: Root = None,
+) -> int:
+    """Send one message, and show the turn that comes of it.
+
+    The host of the root runs it; one is started where none is, and ends after ten minutes without work. Questions are
+    answered in place on a terminal, and anywhere else by whoever has the session open. Ctrl-C and SIGTERM stop the
+    turn; a second one does not wait for that. A host that is restarted meanwhile changes nothing.
+
+    Exit code: 0 the turn has completed, 1 it failed or was stopped, 5 it met a limit, 2 no such session, no app, or
+    the host refused it, 130 stopped by Ctrl-C, 143 by SIGTERM.
+    """
+    import asyncio
+
+    console: Console = context.obj
+    steps = _steps(context, max_steps)
+    settings = _settings(context, session, name=name, model=model, permission_mode=permission_mode)
+    if queue and session is None:
+        raise WrongUsage("--queue has a message come next in a session; name it by --session ID", ctx=context)
+    if queue and steps is not None:
+        raise WrongUsage("--max-steps is of a turn that begins now; it does not go with --queue", ctx=context)
+    said, from_input = _text(context, text)
+
+    from ..runtime.ids import new_id
+    from .running import Order
+    from .signals import Interrupt
+
+    order = Order(
+        session_id=session or new_id(),
+        text=said,
+        settings=settings,
+        options={} if steps is None else {"max_steps": steps},
+        queue=queue,
+    )
+    told = Interrupt()
+    try:
+        answer = asyncio.run(
+            _run(console, order, told, root, app, start=not no_start, quiet=as_json, alone=from_input or as_json)
+        )
+    except asyncio.CancelledError:
+        return told.code
+    return give(console, _described(answer), None if as_json else lambda doc, paint: [])
+
+
+async def _run(
+    console: Console,
+    order: "Order",
+    told: "Interrupt",
+    root: str | None,
+    app: str | None,
+    *,
+    start: bool,
+    quiet: bool,
+    alone: bool,
+) -> "Answer":
+    import sys
+
+    from ..runtime.host import HostError
+    from . import running, signals
+    from .typed import Typed
+    from .watching import with_host
+
+    signals.cancelled_by_signal(told)
+    # Where nobody sits at a terminal nobody can be asked.
+    async with Typed(None if alone or not sys.stdout.isatty() else sys.stdin) as typed:
+        person = typed if typed.terminal else None
+        try:
+            return await with_host(
+                root,
+                app,
+                lambda client: running.carried_out(client, order, console, person, quiet=quiet, told=told),
+                start=start,
+            )
+        except HostError as error:
+            raise running.refusal_of(error, order) from None
+
+
+def _described(answer: "Answer") -> "Answer":
+    """With a sentence about a turn that has not completed."""
+    from .documents import Answer
+
+    turn: Doc | None = answer.doc["turn"]
+    if turn is None or turn["status"] == "completed":
+        return answer
+    reason = turn["reason"]
+    why = reason.get("message") or reason.get("failure_class") or (reason.get("source") and f"by {reason['source']}")
+    said = f"the turn ended as `{turn['status']}`" + (f": {why}" if why else "")
+    return Answer(answer.doc, answer.code, f"{said}; go on with `maka run --session {answer.doc['session_id']} TEXT`")
+
+
+def chat(
+    context: typer.Context,
+    session: SessionId = None,
+    name: Name = None,
+    model: Model = None,
+    permission_mode: Mode = None,
+    app: AppName = None,
+    no_start: NoStart = False,
+    root: Root = None,
+) -> int:
+    """Talk with a session in the terminal.
+
+    The host of the root runs it; one is started where none is. A line that is typed while a turn runs steers it;
+    questions are answered by numbers or in words; /help says what else can be typed. Ctrl-C stops the turn, and leaves
+    where none runs; the host goes on. Lines that come from a pipe are said one after the other, each once the turn
+    before is over.
+
+    Exit code: 0 left, 2 no such session, no app, or the host refused it, 143 ended by SIGTERM.
+    """
+    import asyncio
+    import sys
+
+    from ..runtime.ids import new_id
+    from .chatting import Chat
+    from .typed import Typed
+    from .watching import with_host
+
+    console: Console = context.obj
+    settings = _settings(context, session, name=name, model=model, permission_mode=permission_mode)
+
+    async def talk() -> int:
+        async with Typed(sys.stdin) as typed:
+            held = Chat(session or new_id(), console, typed, settings)
+            return await with_host(root, app, held.held, start=not no_start)
+
+    return asyncio.run(talk())
+
+
+def _settings(context: typer.Context, session: str | None, **given: str | None) -> "Doc | None":
+    """What a new session is made with; None for one that is there."""
+    import os
+
+    named = [f"--{key.replace('_', '-')}" for key, value in given.items() if value is not None]
+    if session is not None:
+        if named:
+            raise WrongUsage(f"{named[0]} is of a new session, and --session names one that is there", ctx=context)
+        return None
+    from ..runtime.permissions import MODES
+
+    mode = given["permission_mode"]
+    if mode is not None and mode not in MODES:
+        raise WrongUsage(f"--permission-mode is one of {', '.join(MODES)}, not {mode!r}", ctx=context)
+    return {"cwd": os.getcwd(), **{key: value for key, value in given.items() if value is not None}}
+
+
+def _steps(context: typer.Context, typed: str | None) -> int | None:
+    if typed is None:
+        return None
+    if not (typed.isascii() and typed.isdigit() and 0 < int(typed) < 1_000_000):
+        raise WrongUsage(f"--max-steps wants a number of steps above 0, not {typed!r}", ctx=context)
+    return int(typed)
+
+
+def _text(context: typer.Context, text: str | None) -> tuple[str, bool]:
+    """The message, and whether it came from standard input."""
+    import sys
+
+    if text not in (None, "-"):
+        said, from_input = str(text), False
+    elif text is None and (sys.stdin is None or sys.stdin.isatty()):
+        raise WrongUsage("nothing is said: give a TEXT, or have it come from standard input", ctx=context)
+    else:
+        said, from_input = sys.stdin.read(), True
+    if not said.strip():
+        raise WrongUsage("the message is empty", ctx=context)
+    return said, from_input
