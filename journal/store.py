@@ -19,6 +19,7 @@ from .writer import Hook, JournalWriter, draft, wall_ms
 # `list` is a method's name below, so the classes cannot say it.
 Events = list[Event]
 Rows = list[JsonObject]
+Ids = list[str]
 
 SESSIONS: Final = "sessions"
 TRASH: Final = "trash"
@@ -163,12 +164,19 @@ class FileStore:
         return appended
 
     def list(self) -> Rows:
-        """See Store. Nothing is folded: snapshots that fit, else header and end of the file. Raises JournalError where
-        the root itself cannot be read; a root that is not there has no sessions.
+        """See Store. Nothing is folded: snapshots that fit, else header and end of the file. Raises as ``ids`` does."""
+        place = os.path.join(self.root, SESSIONS)
+        rows = (_row(f"{place}/{name}", name) for name in self.ids())
+        return [row for row in rows if row is not None]
+
+    def ids(self) -> Ids:
+        """What is named as a session under the root, by id; whether it holds a journal, ``row`` tells. Raises
+        SessionNotFound for a root that is no directory, and JournalError where it cannot be read; a root that is not
+        there has no sessions.
         """
         place = os.path.join(self.root, SESSIONS)
         try:
-            names = sorted(filter(SESSION_ID.fullmatch, os.listdir(place)))
+            return sorted(filter(SESSION_ID.fullmatch, os.listdir(place)))
         except FileNotFoundError:
             return []
         except NotADirectoryError:
@@ -179,8 +187,6 @@ class FileStore:
             raise JournalError(
                 f"cannot list {place}: {error.strerror}; make it readable for this user", path=place
             ) from None
-        rows = (_row(f"{place}/{name}", name) for name in names)
-        return [row for row in rows if row is not None]
 
     def row(self, session_id: str) -> JsonObject | None:
         """The row of ``list`` of one session; None where there is none."""

@@ -378,3 +378,15 @@ def test_an_unreadable_root_is_told(store: FileStore) -> None:
     (store.root / "sessions").symlink_to(store.root / "sessions")
     with pytest.raises(JournalError, match="cannot list"):
         store.list()
+
+
+def test_ids_are_names_alone_and_need_no_journal(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    assert store.ids() == []
+    for session_id in ("b", "a"):
+        store.create(header(session_id)).close()
+    (tmp_path / "sessions" / "empty").mkdir()
+    (tmp_path / "sessions" / ".hidden").mkdir()
+    assert store.ids() == ["a", "b", "empty"]
+    assert [row["session_id"] for row in store.list()] == ["a", "b"]
+    assert store.row("empty") is None
