@@ -271,8 +271,8 @@ class Host:
             "app": self._app_name,
             "started_at": self._started,
             "uptime": (time.time_ns() // 1_000_000 - self._started) / 1000,
-            "connections": len(self._server.connections),
-            "in_flight": sum(connection.in_flight for connection in self._server.connections),
+            "connections": sum(not each.lost.is_set() for each in self._server.connections),
+            "in_flight": sum(each.in_flight for each in self._server.connections),
             "active": [
                 {"session_id": session_id, "turn_id": root.turn_id, "run_id": root.run_id}
                 for session_id, root in roots

@@ -189,7 +189,7 @@ class Link:
 
     async def aclose(self) -> None:
         """Ends the connection; nothing of it is left when this returns. Raises nothing but a cancellation."""
-        closing = self._tasks.spawn(self._wire.close(), "maka-client-close")
+        closing = self._tasks.spawn(self._wire.close(linger=True), "maka-client-close")
         cancelled = await all_done([closing])
         cancelled = await all_done([self._reader]) or cancelled
         await self._tasks.cancel(1.0)
