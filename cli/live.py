@@ -24,7 +24,8 @@ class Live:
         #: The block that streams, and as much of its text as was shown.
         self._block: tuple[str, ...] | None = None
         self._shown = ""
-        #: What a host told of the blocks that stream, as far as it was shown; and of calls that were asked for.
+        #: Of the blocks that stream, what a host told, and what was shown of it; the arguments of calls to come.
+        self._told: dict[tuple[str, ...], str] = {}
         self._said: dict[tuple[str, ...], str] = {}
         self._arguments: dict[str, Any] = {}
 
@@ -38,14 +39,16 @@ class Live:
             show(self, event.kind.partition("_")[0], event.data)
 
     def piece(self, delta: dict[str, Any]) -> None:
-        """A ``delta`` of a subscription: what of it was not shown yet."""
+        """A ``delta`` of a subscription: what of it was not shown yet. Text that is void stays, if it comes again."""
         block = (delta["kind"], delta["message_id"], str(delta["index"]))
-        if delta.get("reset"):
-            self._said.pop(block, None)
-            self.close()
+        told = "" if delta.get("reset") else self._told.get(block, "")
+        told = self._told[block] = told[: delta["offset"]] + delta["text"]
         said = self._said.get(block, "")
-        if fresh := delta["text"][max(0, len(said) - delta["offset"]) :]:
-            self._said[block] = said + fresh
+        if not told.startswith(said) and not said.startswith(told):
+            self.close()
+            said = ""
+        if fresh := told[len(said) :]:
+            self._said[block] = told
             self._stream(block, fresh)
 
     def event(self, type_: str, data: dict[str, Any]) -> None:
@@ -117,6 +120,7 @@ class Live:
             elif block.get("kind") == "tool_call":
                 self._arguments[block["call_id"]] = block.get("arguments")
         self.close()
+        self._told.clear()
         self._said.clear()
 
     def _called(self, type_: str, data: dict[str, Any]) -> None:

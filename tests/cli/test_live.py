@@ -82,3 +82,60 @@ def test_a_plan_is_named() -> None:
 def test_no_text_reaches_the_terminal_as_more_than_text(pieces: list[str], kind: str) -> None:
     out, _ = shown(*(delta(piece, kind=kind) for piece in pieces), whole("".join(pieces), kind))
     assert [line(row) for row in out.split("\n")] == out.split("\n")
+
+
+# ---------------------------------------------------------------- what a host tells
+
+
+def hosted(*told: Told, mine: tuple[str, ...] = ()) -> str:
+    """What stands on standard output when a subscription told this: pieces of text, and events of the journal."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    live = Live(Console(out, err, {}), gap=False, mine=mine)
+    for type_, data in told:
+        live.piece(data) if type_ == "delta" else live.event(type_, data)
+    live.close()
+    out.seek(0)
+    return out.read()
+
+
+def piece(text: str, offset: int, index: int = 0, kind: str = "text", **more: Any) -> Told:
+    return "delta", {"kind": kind, "message_id": "m", "index": index, "offset": offset, "text": text, **more}
+
+
+def message(*texts: str, kind: str = "text") -> Told:
+    return "assistant/message", {"message_id": "m", "content": [{"kind": kind, "text": text} for text in texts]}
+
+
+def test_pieces_that_are_told_again_are_shown_once() -> None:
+    assert hosted(piece("It ", 0), piece("It is", 0), piece(" done.", 5), message("It is done.")) == "It is done.\n"
+    assert hosted(piece("Ein €", 0), piece("€ und", 4), message("Ein € und 𝄞")) == "Ein € und 𝄞\n"
+
+
+def test_a_message_shows_what_its_pieces_did_not() -> None:
+    assert hosted(message("It is done.")) == "It is done.\n"
+    assert hosted(piece("One", 0), message("One", "Two")) == "One\n\nTwo\n"
+    assert hosted(piece("One", 0), piece("Two", 0, 1), message("One", "Two")) == "One\n\nTwo\n"
+    assert hosted(piece("Hm", 0, kind="thinking"), piece("So", 0, 1), message("So")) == "Hm\n\nSo\n"
+
+
+def test_a_block_that_is_void_is_begun_anew() -> None:
+    assert hosted(piece("On", 0), piece("Two", 0, reset=True), message("Two")) == "On\n\nTwo\n"
+    assert hosted(piece("On", 0), message("Two")) == "On\n\nTwo\n"
+    again = piece("", 0, reset=True), piece("O", 0), piece("One", 0)
+    assert hosted(piece("On", 0), *again, message("One")) == "One\n"
+
+
+def test_a_call_has_the_arguments_with_which_it_was_asked_for() -> None:
+    block = {"kind": "tool_call", "call_id": "c1", "name": "look", "arguments": '{"at":"it"}'}
+    shown = hosted(
+        ("assistant/message", {"message_id": "m", "content": [block]}),
+        ("tool/call", {"call_id": "c1", "name": "look"}),
+        ("tool/result", {"call_id": "c1", "state": "ok", "content": [{"kind": "text", "text": "a"}]}),
+    )
+    assert [row.rstrip() for row in shown.splitlines()] == ["", '→ look {"at":"it"}  c1', "← ok  c1", "  a"]
+
+
+def test_messages_of_others_are_shown() -> None:
+    said = ("user/message", {"message_id": "u", "content": [{"kind": "text", "text": "Hi."}]})
+    assert hosted(said) == "user\n  Hi.\n"
+    assert hosted(said, mine=("u",)) == ""
