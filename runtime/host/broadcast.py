@@ -18,7 +18,7 @@ from .subscription import UNTOLD, Subscription, final_texts
 from .texts import Key, TextStream
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], "asyncio.Task[Any]"]
-#: Reads events of a session's file, oldest first: behind the first number, up to the second.
+#: Reads what is to be told of a session's file, oldest first: behind the first number, up to the second.
 Between = Callable[[int, int], Coroutine[Any, Any, list[Event]]]
 
 #: Seconds in which others may sync what is to be told, before it is synced for that alone.
@@ -153,7 +153,7 @@ class Broadcast:
             # What a repair wrote was seen by nobody.
             self._reopened = False
             with suppress(JournalError):
-                events = [event for event in await self._between(self._told, upto) if event.type not in UNTOLD]
+                events = await self._between(self._told, upto)
         self._told = max(self._told, upto)
         for event in events:
             self._tell(event)

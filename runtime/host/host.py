@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
+from ...journal.backwards import events_between
 from ...journal.errors import JournalError
 from ...journal.events import Event, JsonObject
 from ..errors import HandoffRefused, RuntimeFailure, describe
@@ -26,7 +27,7 @@ from .operations import SubscriptionOpen
 from .ownership import RootLock
 from .protocol import MAX_SUBSCRIPTIONS, HostError, State
 from .recovering import Recovering
-from .subscription import Subscription
+from .subscription import UNTOLD, Subscription
 from .watchers import Watcher
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ class Host:
             self._root, app=app, message_authority=self._messages, watch=self._observed, deadlines=kernel_deadlines
         )
         self._floor = Floor(
-            manager=self.manager,
+            kernel=self.manager.kernel,
+            between=self._between,
             messages=self._messages,
             host_epoch=self.host_epoch,
             new_id=new_id,
@@ -296,6 +298,12 @@ class Host:
             return before
         end = opened.journal.durable_seq + 1
         return end if before is None else min(before, end)
+
+    async def _between(self, session_id: str, after: int, upto: int) -> list[Event]:
+        path = self.manager.path(session_id)
+        return await asyncio.to_thread(
+            lambda: list(events_between(path, after, upto, lambda type_: type_ not in UNTOLD))
+        )
 
     # ------------------------------------------------------------ subscriptions
 

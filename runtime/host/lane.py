@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import attrs
 
-from ...journal.backwards import events_between
 from ...journal.errors import JournalError
 from ...journal.events import Draft, Event, JsonObject
 from ...journal.state import State
@@ -20,10 +19,10 @@ from ...repair.closers import admission_end, plan_closers
 from ..continuation.shapes import Continuation
 from ..errors import KernelClosed, TurnCancelled, describe
 from ..journals import OpenSession
+from ..kernel.kernel import RuntimeKernel
 from ..kernel.stops import StopRequest
 from ..kernel.stream import TurnStream
 from ..lifecycle import log
-from ..sessions import SessionManager
 from ..tasks import seen
 from . import admission, projection
 from .admission import Decision, Live, RootTurn
@@ -31,7 +30,7 @@ from .broadcast import Broadcast
 from .messages import QueuedMessages
 from .operations import QueueRetract, TurnMessageSubmit, TurnStart
 from .protocol import HostError
-from .subscription import UNTOLD, Subscription
+from .subscription import Subscription
 
 #: Who stops what runs where a host ends.
 HOST_SHUTDOWN: Final = "host_shutdown"
@@ -41,10 +40,13 @@ _AGAIN: Final = 5.0
 
 @attrs.frozen(kw_only=True)
 class Floor:
-    """What all sessions of a host share. ``draining``: does it take nothing new any more?"""
+    """What all sessions of a host share. ``draining``: does it take nothing new any more? ``between`` reads events of
+    a session's file: behind the first number, up to the second.
+    """
 
-    manager: SessionManager
+    kernel: RuntimeKernel
     messages: QueuedMessages
+    between: Callable[[str, int, int], Coroutine[Any, Any, list[Event]]]
     host_epoch: str
     new_id: Callable[[], str]
     spawn: Callable[[Coroutine[Any, Any, Any], str], "asyncio.Task[Any]"]
@@ -72,8 +74,7 @@ class Lane:
         self.session_id = session_id
         self.root: Root | None = None
         self._floor = floor
-        self._kernel = floor.manager.kernel
-        self._path = floor.manager.path(session_id)
+        self._kernel = floor.kernel
         #: Commands that what comes next has to wait for.
         self._holding = 0
         self._again: asyncio.TimerHandle | None = None
@@ -222,7 +223,7 @@ class Lane:
         root = self._take(continuation.turn_id, continuation.run_id)
         self._drive(
             root,
-            lambda: self._floor.manager.resume_safe_boundary_continuation(
+            lambda: self._kernel.start_continuation(
                 continuation, listener=lambda event: self._broadcast.heard(root.run_id, event)
             ),
         )
@@ -419,7 +420,7 @@ class Lane:
             except BaseException:
                 self.close(subscription)
                 raise
-            return snapshot, [event for event in missed if event.type not in UNTOLD]
+            return snapshot, missed
 
     def close(self, subscription: Subscription) -> None:
         self._broadcast.detach(subscription)
@@ -476,9 +477,7 @@ class Lane:
         )
 
     async def _between(self, after: int, upto: int) -> list[Event]:
-        return await asyncio.to_thread(
-            lambda: list(events_between(self._path, after, upto, lambda type_: type_ not in UNTOLD))
-        )
+        return await self._floor.between(self.session_id, after, upto)
 
 
 def _stop_draft(state: State, turn_id: str, request: StopRequest) -> Draft:
