@@ -33,25 +33,39 @@ class Receipt:
 
 @attrs.define(slots=True)
 class Receipts:
-    """``rows``: ``[kind and id, digest, seq, data]`` in the order of their events. A fork inherits none."""
+    """``rows``: ``[kind and id, digest, seq, data]`` in the order of their events, and ``[kind and id, turn_id]`` for a
+    message that began its turn at once: all of it stands in the turn's. A fork inherits none.
+    """
 
     rows: Closed = attrs.field(factory=Closed)
 
     def get(self, kind: Kind, id: str) -> Receipt | None:
         """What was asked for by this id in this journal."""
         row = self.rows.get(_key(kind, id))
-        return None if row is None else Receipt(kind, id, *row[1:])
+        if row is None:
+            return None
+        if len(row) == 2:
+            turn = self.get("turn", row[1])
+            assert turn is not None, "it stands before the message's row"
+            return Receipt(kind, id, turn.digest, turn.seq, _started(turn.id, turn.data["run_id"]))
+        return Receipt(kind, id, *row[1:])
 
-    def _add(self, kind: Kind, id: str, digest: str, seq: int, data: JsonObject) -> None:
-        """The first event under an id stands."""
+    def _add(self, kind: Kind, id: str, digest: str, seq: int, data: JsonObject) -> bool:
+        """The first event under an id stands. Is this the first?"""
         key = _key(kind, id)
-        if key not in self.rows:
-            self.rows.add([key, digest, seq, data])
+        if key in self.rows:
+            return False
+        self.rows.add([key, digest, seq, data])
+        return True
 
 
 def _key(kind: Kind, id: str) -> str:
     """No kind has a blank, so no two of these are one."""
     return f"{kind} {id}"
+
+
+def _started(turn_id: str, run_id: str) -> JsonObject:
+    return {"disposition": "turn_started", "turn_id": turn_id, "run_id": run_id}
 
 
 def _header(receipts: Receipts, event: Event) -> Problem | None:
@@ -63,18 +77,20 @@ def _admitted(receipts: Receipts, event: Event) -> Problem | None:
     data, seq = event.data, event.seq
     turn_id, run_id, digest = data["turn_id"], data["run_id"], data["input_digest"]
     message_id, options = text_of(data.get("message_id")), mapping(data.get("options"))
+    known = None if message_id is None else receipts.get("message", message_id)
     turn: JsonObject = {"run_id": run_id}
     if message_id is not None:
         turn["message_id"] = message_id
-        known = receipts.get("message", message_id)
-        if known is None:
-            started = {"disposition": "turn_started", "turn_id": turn_id, "run_id": run_id}
-            receipts._add("message", message_id, digest, seq, started)
-        elif known.data["disposition"] != "turn_started":
-            turn["queued"] = True
     if options:
         turn["options"] = options
-    receipts._add("turn", turn_id, digest, seq, turn)
+    if known is not None and known.data["disposition"] != "turn_started":
+        turn["queued"] = True
+    first = receipts._add("turn", turn_id, digest, seq, turn)
+    if message_id is not None and known is None:
+        if first:
+            receipts.rows.add([_key("message", message_id), turn_id])
+        else:
+            receipts._add("message", message_id, digest, seq, _started(turn_id, run_id))
     return None
 
 

@@ -110,7 +110,7 @@ def test_the_first_under_an_id_stands_and_each_kind_has_ids_of_its_own() -> None
     admit(builder, "x", "r", "x")
     accept(builder, "x", B)
     admit(builder, "y", "q", "x", B)
-    admit(builder, "x", "p", digest=B)
+    admit(builder, "x", "p", "z", digest=B)
     claim(builder, target_run=builder.run("o", "x"))
     for mode in ("after_step", "immediate"):
         stop(builder, "x", mode=mode)
@@ -132,6 +132,9 @@ def test_the_first_under_an_id_stands_and_each_kind_has_ids_of_its_own() -> None
     assert other is not None
     assert "queued" not in other.data, "that message had begun another turn, and did not wait"
     assert receipts.get("turn", "turn x") is None
+    begun = receipts.get("message", "z")
+    assert begun is not None
+    assert (begun.digest, begun.data["run_id"]) == (B, "p"), "what it was asked with, whatever its turn was"
 
 
 @pytest.mark.parametrize("odd", [None, 7, "", [], {}, [["x"]], {"x": [1]}, True])
