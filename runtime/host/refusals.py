@@ -13,7 +13,8 @@ _OF_INTERACTION: Final = {"capacity_exceeded": "session_busy", "run_closed": "al
 
 
 def _of_interaction(error: Any) -> str:
-    return _OF_INTERACTION.get(error.code, error.code)
+    code: str = error.code
+    return _OF_INTERACTION.get(code, code)
 
 
 def _of_plan(error: Any) -> str:
