@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.repository
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 #: Beginnings of rows that have to be there, whatever the sizes and whatever baselines are installed.
 ROWS = (

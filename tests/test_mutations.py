@@ -4,7 +4,7 @@ import ast
 from functools import cache
 
 import pytest
-from mutations.run import ROOT, Mutation, apply, mutations
+from mutations.run import ROOT, Mutation, apply, drawn, mutations
 
 pytestmark = pytest.mark.repository
 
@@ -30,3 +30,15 @@ def test_no_two_break_the_same_rule() -> None:
     rules = [mutation.rule for mutation in mutations()]
     assert len(rules) == len(set(rules))
     assert len(rules) >= 60
+
+
+def test_each_commit_draws_others_and_all_that_changed() -> None:
+    all_of_them = mutations()
+    draws = [drawn(all_of_them, 3, str(commit), ()) for commit in range(40)]
+    assert all(len(all_of_them) / 4 < len(draw) < len(all_of_them) / 2 for draw in draws)
+    assert {mutation.name for draw in draws for mutation in draw} == {mutation.name for mutation in all_of_them}
+    assert drawn(all_of_them, 3, "0", ()) == draws[0]
+    left = next(mutation for mutation in all_of_them if mutation not in draws[0])
+    assert left in drawn(all_of_them, 3, "0", [f"tests/mutations/{left.name}.patch"])
+    changed = drawn(all_of_them, 3, "0", left.files)
+    assert all(mutation in changed for mutation in all_of_them if set(mutation.files) & set(left.files))

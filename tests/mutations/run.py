@@ -15,7 +15,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,6 +29,8 @@ ROOT: Final = HERE.parents[1]
 #: What the named tests need of the tree.
 PARTS: Final = ("__init__.py", "pyproject.toml", "journal", "repair", "runtime", "cli", "tests", "fixtures")
 AT_ONCE: Final = 2
+#: So many of the last commits say which files have changed.
+RECENT: Final = 3
 #: Seconds for one test; a deadlock is a failure.
 PATIENCE: Final = 20
 _FILES: Final = re.compile(r"^\+\+\+ b/(.+)$", re.MULTILINE)
@@ -63,6 +66,31 @@ def mutations(names: Sequence[str] = ()) -> list[Mutation]:
     if unknown := [name for name in names if name not in found]:
         raise SystemExit(f"there is no mutation {', '.join(unknown)}; --list names those that there are")
     return [read(found[name]) for name in names or found]
+
+
+def drawn(chosen: Iterable[Mutation], one_in: int, commit: str, changed: Collection[str]) -> list[Mutation]:
+    """One in so many, the same for the same commit, and all that are in ``changed`` or break a file that is."""
+    return [
+        mutation
+        for mutation in chosen
+        if zlib.crc32(f"{commit} {mutation.name}".encode()) % one_in == 0
+        or not {*mutation.files, f"tests/mutations/{mutation.name}.patch"}.isdisjoint(changed)
+    ]
+
+
+def git(*words: str) -> str | None:
+    """What it says of the repository; None where it cannot."""
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return None if done.returncode else done.stdout.strip()
+
+
+def due(chosen: Sequence[Mutation], one_in: int) -> list[Mutation]:
+    """Those that are drawn for the commit that is checked out; all where that is not known."""
+    commit = git("rev-parse", "HEAD")
+    if commit is None:
+        return list(chosen)
+    changed = git("diff", "--name-only", "--no-renames", f"HEAD~{RECENT}") or ""
+    return drawn(chosen, one_in, commit, changed.splitlines())
 
 
 def copy(destination: Path) -> Path:
@@ -184,8 +212,12 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="a mutation; all where none is named")
     parser.add_argument("--list", action="store_true", help="say which there are, and do nothing")
     parser.add_argument("--refresh", action="store_true", help="write patches again whose surroundings have changed")
+    some = "only one in N, drawn anew by each commit, and those that the last ones had to do with"
+    parser.add_argument("--one-in", type=int, default=1, metavar="N", help=some)
     options = parser.parse_args()
     chosen = mutations(options.names)
+    if options.one_in > 1:
+        chosen = due(chosen, options.one_in)
     if options.list:
         for mutation in chosen:
             print(f"{mutation.name}: {mutation.rule}")

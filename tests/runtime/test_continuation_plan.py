@@ -332,9 +332,7 @@ CASES: dict[str, list[Callable[[], ContinuationPlan]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("code", "case"), [(code, case) for code, cases in CASES.items() for case in cases], ids=lambda each: str(each)[:40]
-)
+@pytest.mark.parametrize(("code", "case"), [(code, case) for code, cases in CASES.items() for case in cases])
 def test_it_parks_for_this_and_says_what_to_do(code: str, case: Callable[[], ContinuationPlan]) -> None:
     planned = case()
     assert reasons(planned) == [code]

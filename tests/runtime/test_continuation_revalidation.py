@@ -166,7 +166,7 @@ SAFETY: list[tuple[str, SafetyObservation | Unobserved]] = [
 ]
 
 
-@pytest.mark.parametrize(("code", "facts"), FACTS, ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize(("code", "facts"), FACTS)
 def test_facts_that_a_plan_does_not_fit(code: str, facts: Callable[[], Facts]) -> None:
     error = refused(interrupted().continuation(), facts())
     assert error.code == code
@@ -388,7 +388,6 @@ def of_an_invocation_that_is_there() -> tuple[Continuation, Facts]:
         ("continuation_identity_reused", of_an_invocation_that_is_there),
         ("session_archived", put_away),
     ],
-    ids=lambda each: str(each)[:40],
 )
 def test_whatever_a_new_plan_would_park_for_makes_the_old_one_stale(
     code: str, case: Callable[[], tuple[Continuation, Facts]]
