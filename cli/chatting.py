@@ -61,8 +61,12 @@ class Chat:
     #: Ids of the messages that were typed here.
     mine: set[str] = attrs.Factory(set)
     _greeted: bool = False
-    _prompted: object = None
+    #: What was prompted for last; and whether something typed is being dealt with, so that nothing is due.
+    _prompted: str | None = None
+    _taking: bool = False
     _told: set[str] = attrs.Factory(set)
+    #: The number of the newest event that queued something from here.
+    _queued: int = 0
 
     async def held(self, client: "Client") -> int:
         """Goes on until somebody leaves; the exit code."""
@@ -121,11 +125,12 @@ class Chat:
             typed = await self.typed.line()
             if typed is None or typed.strip() == "/quit":
                 return
-            self._prompted = None
+            self._prompted, self._taking = None, True
             try:
                 await self._take(watch, typed.strip())
             except HostError as error:
                 self.console.say(str(error), "red")
+            self._taking = False
             self._prompt(watch)
 
     async def _take(self, watch: Watching, typed: str) -> None:
@@ -143,15 +148,23 @@ class Chat:
     async def _send(self, watch: Watching, text: str) -> None:
         message_id = new_id()
         self.mine.add(message_id)
-        submitted = await watch.client.submit_message(self.session_id, text, message_id)
+        watch.waiting.add(message_id)
+        try:
+            submitted = await watch.client.submit_message(self.session_id, text, message_id)
+        except HostError:
+            watch.waiting.discard(message_id)
+            raise
         if submitted["disposition"] == "turn_started":
             watch.begun({"turn_id": submitted["turn_id"], "run_id": submitted["run_id"], "status": "running"})
         else:
+            self._queued = max(self._queued, submitted["revision"])
             self.console.say(_WAITS[submitted["disposition"]], "dim")
 
     async def _queue(self, watch: Watching) -> None:
-        queue = watch.snapshot.get("queue") or {}
-        waiting = [(kind, entry) for kind in ("steering", "followup") for entry in queue.get(kind) or ()]
+        # What was said last has to be in it.
+        await watch.until(lambda: bool(watch.snapshot["queue"]["revision"] >= self._queued))
+        queue = watch.snapshot["queue"]
+        waiting = [(kind, entry) for kind in ("steering", "followup") for entry in queue[kind]]
         for kind, entry in waiting:
             self.console.write([f"  {kind:<9} {line(words(entry['content']), 100)}"])
         if not waiting:
@@ -198,7 +211,9 @@ class Chat:
 
     def _prompt(self, watch: Watching) -> None:
         """On a terminal, once whenever something is to be typed."""
-        asked = watch.form.interaction_id if watch.form is not None else "" if watch.current is None else None
+        if self._taking:
+            return
+        asked = watch.form.interaction_id if watch.form is not None else "" if watch.idle else None
         if asked is not None and asked != self._prompted and self.typed.terminal:
             self.console.put(_PROMPT)
         self._prompted = asked

@@ -71,8 +71,10 @@ class Watching:
         #: The turn that runs, and how turns have ended: their ends' reasons.
         self.current: Json | None = None
         self.ended: dict[str, Json] = {}
-        #: Message → the turn that it became; those that were taken back; turn → what it said last.
+        #: Message → the turn that it began; those that were taken back; turn → what it said last.
         self.became: dict[str, str] = {}
+        #: Messages of whoever watches that no turn has taken yet.
+        self.waiting: set[str] = set()
         self.retracted: set[str] = set()
         self.text: dict[str, str] = {}
         #: Turn → its newest run.
@@ -102,8 +104,7 @@ class Watching:
     @property
     def idle(self) -> bool:
         """Does nothing run, and is nothing about to?"""
-        queue = self.snapshot.get("queue") or {}
-        return self.current is None and not queue.get("followup")
+        return self.current is None and not self.waiting and not self.snapshot["queue"]["followup"]
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Waits for that. Raises what ends the watching."""
@@ -214,6 +215,9 @@ class Watching:
             self.became[data["message_id"]] = data["turn_id"]
         elif type_ == "message/retracted":
             self.retracted |= set(data["message_ids"])
+            self.waiting -= self.retracted
+        elif type_ == "user/message":
+            self.waiting.discard(data["message_id"])
         elif type_ == "assistant/message":
             self.text[data["turn_id"]] = text_of(data["content"])
         if self._shown(data) and self._live is not None:

@@ -9,6 +9,7 @@ import pytest
 
 from support import command
 from support.orders import Orders
+from support.spoken import Hosted
 
 
 @pytest.fixture
@@ -41,3 +42,10 @@ def resume(maka_: Callable[..., command.Ran], orders: Orders) -> Callable[..., A
         return maka_("session", "resume", target, *words)
 
     return run
+
+
+@pytest.fixture
+def hosted(maka_: Callable[..., command.Ran], tmp_path: Path) -> Iterator[Hosted]:
+    """A host of the root, in this process."""
+    with Hosted(tmp_path / "root") as host:
+        yield host

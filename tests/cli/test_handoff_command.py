@@ -14,6 +14,7 @@ import pytest
 import maka
 from maka.cli import documents, exits, onward
 from maka.cli import resume as work
+from maka.cli.signals import Interrupt
 from support.lineages import Story
 from support.orders import Orders
 
@@ -255,7 +256,7 @@ def test_a_turn_that_is_handed_over_again_is_pending(orders: Orders, monkeypatch
             monkeypatch.setattr(manager, "resume_safe_boundary_continuation", handing)
             words = onward.Words("s", lambda: "")
             answer = await work.run(
-                manager, plan.continuation, answer.doc, None, words=words, handoff=meant.handoff, told=work.Interrupt()
+                manager, plan.continuation, answer.doc, None, words=words, handoff=meant.handoff, told=Interrupt()
             )
             await handed[0]
             return answer

@@ -6,6 +6,7 @@ import pty
 import re
 import select
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -100,10 +101,10 @@ class Terminal:
     def __init__(self, *words: object, env: Mapping[str, str] | None = None) -> None:
         self.fd, theirs = pty.openpty()
         environ = {**os.environ, "TERM": "dumb", **(env or {})}
+        command = [sys.executable, "-c", _AT_ITS_TERMINAL, *COMMAND, *map(str, words)]
         self.process = subprocess.Popen(
-            [*COMMAND, *map(str, words)], stdin=theirs, stdout=theirs, stderr=theirs, env=environ, start_new_session=True,
-            preexec_fn=_own_terminal,
-        )  # fmt: skip
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ, start_new_session=True
+        )
         os.close(theirs)
         self.shown = ""
         self._from = 0
@@ -146,9 +147,8 @@ class Terminal:
         os.close(self.fd)
 
 
-def _own_terminal() -> None:
-    """Its keys for signals are its own."""
-    import fcntl
-    import termios
+#: Whoever leads a session and opens a terminal has its keys for signals.
+_AT_ITS_TERMINAL = "import os, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); os.execv(sys.argv[1], sys.argv[1:])"
 
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+#: For hosts that are processes of their own.
+made = app()

@@ -1,0 +1,123 @@
+"""`maka chat`: what is typed in a terminal is sent, steers, answers; what a turn does is seen; the host lives on."""
+
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import maka
+from support.command import COMMAND
+from support.spoken import Hosted, Terminal
+
+Run = Callable[..., Any]
+
+
+def piped(text: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*COMMAND, "chat", *words], input=text, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_lines_of_a_pipe_are_said_one_after_the_other(maka_: Run, hosted: Hosted) -> None:
+    ran = piped("Hello\nask\n1\nTwo\n/nonsense\n//look\nlook", "--name", "talk")
+    assert ran.returncode == 0, ran.stderr
+    places = [
+        ran.stdout.index(text) for text in ("You said Hello.", "Which colour?", "How many?", "You want ['Red', 'Two']")
+    ]
+    assert places == sorted(places)
+    assert "You said /look." in ran.stdout
+    assert ran.stdout.endswith("I have looked.\n") or "I have looked." in ran.stdout
+    assert "there is no /nonsense" in ran.stderr
+    assert "› " not in ran.stdout
+    [row] = maka_("session", "list", "--json").json["sessions"]
+    assert (row["name"], row["turns"]) == ("talk", 4)
+
+
+def test_a_conversation_goes_on_where_it_was(maka_: Run, hosted: Hosted) -> None:
+    session = maka_("run", "Hello", "--json").json["session_id"]
+    ran = piped("", "--session", session)
+    assert (ran.returncode, ran.stdout) == (0, "user\n  Hello\n\nassistant\n  You said Hello.\n")
+    ran = piped("Again\n", "--session", session)
+    assert ran.stdout.endswith("\n\nYou said Again.\n")
+
+
+def test_a_line_while_a_turn_runs_steers_it(maka_: Run, hosted: Hosted) -> None:
+    with Terminal("chat") as chat:
+        chat.until("› ")
+        chat.type("steps\n")
+        chat.until("→ step")
+        chat.type("be quick\n")
+        chat.until("told this between two of its steps")
+        chat.until(r"Done\.")
+        chat.until("› ")
+        chat.type("\x04")
+        assert chat.end() == 0
+    [row] = maka_("session", "list", "--json").json["sessions"]
+    messages = maka.inspect(row["session_id"], root=hosted.root).messages()
+    assert [message["content"][0]["text"] for message in messages if message["role"] == "user"] == ["steps", "be quick"]
+    assert row["turns"] == 1
+
+
+def test_ctrl_c_stops_the_turn_and_then_leaves(maka_: Run, hosted: Hosted) -> None:
+    with Terminal("chat") as chat:
+        chat.until("› ")
+        chat.type("for ever\n")
+        chat.until(r"I wait\. ")
+        chat.type("\x03")
+        chat.until("the turn was stopped")
+        chat.until("› ")
+        chat.type("Hello\n")
+        chat.until(r"You said Hello\.")
+        chat.until("› ")
+        chat.type("\x03")
+        assert chat.end() == 0
+    assert maka_("host", "status").code == 0
+
+
+def test_what_waits_is_seen_and_a_turn_is_left_to_the_host(maka_: Run, hosted: Hosted) -> None:
+    with Terminal("chat") as chat:
+        chat.until("› ")
+        chat.type("/help\n")
+        chat.until("/quit +leaves")
+        chat.type("/stop\n")
+        chat.until("nothing runs")
+        chat.type("/queue\n")
+        chat.until("nothing waits")
+        chat.type("for ever\n")
+        chat.until(r"I wait\. ")
+        chat.type("and this\n")
+        chat.until("told this between")
+        chat.type("/queue\n")
+        chat.until("steering +and this")
+        chat.type("/quit\n")
+        chat.until("the turn goes on in the host")
+        assert chat.end() == 0
+    [row] = maka_("session", "list", "--json").json["sessions"]
+    assert len(row["running"]) == 1
+
+
+def test_what_one_asks_another_may_answer(maka_: Run, hosted: Hosted) -> None:
+    with Terminal("chat") as first:
+        first.until("› ")
+        first.type("leave\n")
+        first.until("leave its sandbox")
+        [session] = [row["session_id"] for row in maka_("session", "list", "--json").json["sessions"]]
+        assert "allow" in piped("perhaps\ny\n", "--session", session).stdout
+        first.until("allow")
+        first.until("› ")
+        first.type("Hello\n")
+        first.until(r"You said Hello\.")
+
+
+def test_how_a_turn_ended_is_told(maka_: Run, hosted: Hosted) -> None:
+    ran = piped("fail\nlong\n")
+    assert ran.returncode == 0
+    assert "the turn has failed (there is no credit left)" in ran.stderr
+    assert "the answer is as long as it may be" in ran.stderr
+
+
+def test_a_host_that_ends_is_told(maka_: Run, hosted: Hosted) -> None:
+    with Terminal("chat", "--no-start") as chat:
+        chat.until("› ")
+        hosted.end()
+        chat.until(r"maka: [^\n]*host[^\n]*\n")
+        assert chat.end() == 2
