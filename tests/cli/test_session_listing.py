@@ -1,0 +1,112 @@
+"""`maka session list`, `show` and `archive`: the same with a host and without one, and what runs where one does."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import maka
+from maka.cli import hosting
+from support.builder import Builder
+from support.command import COMMAND
+from support.spoken import Hosted
+
+Run = Callable[..., Any]
+
+
+def session(root: Path, session_id: str, journal: Builder) -> str:
+    directory = root / "sessions" / session_id
+    directory.mkdir(parents=True, mode=0o700)
+    for place in (root, root / "sessions"):
+        place.chmod(0o700)
+    (directory / "journal.jsonl").write_bytes(journal.raw())
+    (directory / "journal.jsonl").chmod(0o600)
+    return session_id
+
+
+@pytest.fixture
+def done(tmp_path: Path) -> str:
+    return session(tmp_path / "root", "done", Builder(session_id="done").plain_turn())
+
+
+def rows(ran: Any) -> dict[str, Any]:
+    assert (ran.code, ran.err) == (0, "")
+    return {row["session_id"]: row for row in ran.json["sessions"]}
+
+
+def test_it_lists_the_same_with_a_host_and_without(maka_: Run, done: str, tmp_path: Path) -> None:
+    alone = rows(maka_("session", "list", "--json"))
+    assert alone[done]["running"] == []
+    assert {key: value for key, value in alone[done].items() if key != "running"} == rows(
+        maka_("journal", "list", "--json")
+    )[done]
+    with Hosted(tmp_path / "root"):
+        there = rows(maka_("session", "list", "--json"))
+        assert there.keys() == alone.keys()
+        assert there[done].keys() == alone[done].keys()
+        assert (there[done]["turns"], there[done]["running"]) == (alone[done]["turns"], [])
+        assert maka_("session", "list").out.split("\n")[1].startswith("done  ")
+
+
+def test_what_runs_is_marked(maka_: Run, hosted: Hosted) -> None:
+    with subprocess.Popen([*COMMAND, "run", "for ever"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as running:
+        assert running.stdout is not None
+        assert running.stdout.read(7) == b"I wait."
+        [row] = maka_("session", "list", "--json").json["sessions"]
+        [turn_id] = row["running"]
+        assert maka.inspect(row["session_id"], root=hosted.root).turns()[0]["turn_id"] == turn_id
+        assert "  running" in maka_("session", "list").out
+        running.terminate()
+
+
+def test_a_root_without_sessions(maka_: Run, tmp_path: Path) -> None:
+    ran = maka_("session", "list")
+    assert (ran.code, ran.out) == (0, "")
+    assert f"there is no session under {tmp_path / 'root'}" in ran.err
+
+
+def test_it_is_shown_as_its_journal_is(maka_: Run, done: str) -> None:
+    assert maka_("session", "show", done) == maka_("journal", "show", done)
+    assert maka_("session", "show", done, "--json") == maka_("journal", "show", done, "--json")
+    assert maka_("session", "show", "nobody").code == 2
+
+
+@pytest.mark.parametrize("host", [False, True])
+def test_it_is_put_away_and_taken_back(maka_: Run, done: str, tmp_path: Path, host: bool) -> None:
+    root = tmp_path / "root"
+    manager = Hosted(root) if host else None
+    if manager is not None:
+        manager.__enter__()
+    try:
+        ran = maka_("session", "archive", done)
+        assert (ran.code, ran.err) == (0, "")
+        assert "`maka session archive done --undo`" in ran.out
+        assert maka.inspect(done, root=root).settings()["archived"] is True
+        if host:
+            refused = maka_("run", "Hello", "--session", done)
+            assert (refused.code, refused.out) == (2, "")
+            assert "archived" in refused.err
+        doc = maka_("session", "archive", done, "--undo", "--json").json
+        assert (doc["session_id"], doc["archived"]) == (done, False)
+        assert maka.inspect(done, root=root).settings()["archived"] is False
+        assert doc["revision"] == maka.inspect(done, root=root).events[-1].seq
+        assert maka_("session", "archive", "nobody").code == 2
+    finally:
+        if manager is not None:
+            manager.end()
+
+
+def test_a_host_that_does_not_answer_is_named(maka_: Run, hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+    from maka.cli import through
+    from maka.runtime.host import HostUnreachable
+
+    def silent(*_: object, **__: object) -> Any:
+        raise HostUnreachable("the host (process 1) does not answer")
+
+    monkeypatch.setattr(through, "connect", silent)
+    ran = maka_("session", "list")
+    assert (ran.code, ran.out) == (2, "")
+    assert "does not answer" in ran.err
+    assert hosting.owner(hosted.root) is not None
