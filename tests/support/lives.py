@@ -474,7 +474,7 @@ def live(directory: str, steps: list[str], values: dict[str, Any]) -> None:
 
 
 def run(place: Place, script: Script, steps: list[str], known: "Mapping[str, Step]") -> None:
-    operations = _Operations(script.wrong, script.how)
+    operations = Operations(script.wrong, script.how)
     if script.hold in _OF_A_WRITE:
         _hold_write(script.hold)
     operations.watch()
@@ -595,7 +595,7 @@ _OF_OS: Final = ("write", "pwrite", "fsync", "fdatasync", "ftruncate", "rename",
 _OF_FS: Final = ("write", "sync", "truncate")
 
 
-class _Operations:
+class Operations:
     """Counts what is done to files, and lets one of it go wrong."""
 
     def __init__(self, number: int, how: How) -> None:
