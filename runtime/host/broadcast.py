@@ -26,11 +26,19 @@ _GATHER: Final = 0.003
 
 
 class Broadcast:
-    """``content`` gives the snapshot of an open session but for its numbers and streams; ``between`` reads events that
-    were written when nobody watched.
+    """``opened`` gives the session as it is open now, ``content`` its snapshot but for its numbers and streams;
+    ``between`` reads events that were written when nobody watched.
     """
 
-    def __init__(self, *, content: Callable[[OpenSession], JsonObject], between: Between, spawn: Spawn) -> None:
+    def __init__(
+        self,
+        *,
+        opened: Callable[[], OpenSession | None],
+        content: Callable[[OpenSession], JsonObject],
+        between: Between,
+        spawn: Spawn,
+    ) -> None:
+        self._opened = opened
         self._content = content
         self._between = between
         self._spawn = spawn
@@ -60,6 +68,7 @@ class Broadcast:
         if not self._subscriptions:
             self._told = subscription.position
         snapshot = self._numbered(self._content(session), subscription.position)
+        subscription.revision = self._revision
         for stream in self._streams.values():
             subscription.text(stream, 0, stream.length)
         self._subscriptions.append(subscription)
@@ -136,9 +145,10 @@ class Broadcast:
             self._publishing = None
 
     async def _publish_once(self) -> None:
-        session = self._session
+        session = self._opened()
         if session is None:
-            return
+            return  # what it held is told when it is opened again
+        self._take_up(session)
         upto = session.journal.next_seq - 1
         content = self._content(session)
         if session.journal.durable_seq < upto and not await self._durable(session, upto):
@@ -157,12 +167,11 @@ class Broadcast:
         self._told = max(self._told, upto)
         for event in events:
             self._tell(event)
-        before = self._revision
         snapshot = self._numbered(content, upto)
-        if self._revision != before:
-            for subscription in self._subscriptions:
-                if subscription.position < upto:
-                    subscription.projection(snapshot)
+        for subscription in self._subscriptions:
+            # Who came later may have been shown the same already, or more.
+            if subscription.revision < self._revision and subscription.position <= upto:
+                subscription.projection(snapshot)
 
     async def _durable(self, session: OpenSession, upto: int) -> bool:
         await asyncio.sleep(_GATHER)

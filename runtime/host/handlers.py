@@ -48,11 +48,7 @@ async def _shutdown(host: "Host", asked: op.HostShutdown, caller: "Caller") -> J
 
 
 async def _create(host: "Host", asked: op.SessionCreate, caller: "Caller") -> JsonObject:
-    settings = {
-        key: getattr(asked, key)
-        for key in _SETTINGS
-        if getattr(asked, key) is not None
-    }
+    settings = {key: getattr(asked, key) for key in _SETTINGS if getattr(asked, key) is not None}
     try:
         await host.manager.create(session_id=asked.session_id, **settings)
     except JournalConflict:

@@ -78,7 +78,12 @@ class Lane:
         #: Commands that what comes next has to wait for.
         self._holding = 0
         self._again: asyncio.TimerHandle | None = None
-        self._broadcast = Broadcast(content=self._content, between=self._between, spawn=floor.spawn)
+        self._broadcast = Broadcast(
+            opened=lambda: self._kernel.opened(session_id),
+            content=self._content,
+            between=self._between,
+            spawn=floor.spawn,
+        )
         #: Keeps the session open while somebody watches it.
         self._watching: asyncio.Task[None] | None = None
 
@@ -190,6 +195,12 @@ class Lane:
             receipts = session.journal.state.receipts
             stopped, taken = receipts.get("stop", request.stop_id), receipts.get("retract", request.stop_id)
         turn = await self.turn(turn_id)
+        if turn["status"] not in projection.AT_REST:
+            raise HostError(
+                "session_unavailable",
+                f"turn {turn_id} of session {self.session_id} was stopped, and its end could not be written; stop it "
+                "again",
+            )
         retracted = [
             *(sequence(stopped.data.get("retract")) if stopped else ()),
             *(sequence(taken.data.get("message_ids")) if taken else ()),
@@ -338,8 +349,12 @@ class Lane:
         try:
             await self._to_the_end(root, begin)
             self._broadcast.over(root.run_id)
-            # How the turn ended is told before what comes next has begun.
-            await self._broadcast.settled()
+            if self._broadcast.watched:
+                # How the turn ended is told before what comes next has begun; where its journal failed it is opened
+                # again for that, which gives the turn its end.
+                with suppress(JournalError, KernelClosed, HostError):
+                    await self.turn(root.turn_id)
+                await self._broadcast.settled()
         finally:
             self._let_go(root)
         self.advance()

@@ -18,7 +18,8 @@ _SHOWN: Final = ("name", "labels", "flagged", "archived", "has_unread", "cwd", "
 _MOST_REQUEST: Final = 16 * 1024
 #: The status of a root turn → that of its session, where it is another.
 _SESSION: Final = {"admitted": "running", "created": "running"}
-_AT_REST: Final = frozenset({"completed", "failed", "cancelled"})
+#: Statuses of a turn that is over.
+AT_REST: Final = frozenset({"completed", "failed", "cancelled"})
 
 
 def snapshot(state: State, session_id: str, *, running: str | None, unavailable: str | None) -> JsonObject:
@@ -27,7 +28,7 @@ def snapshot(state: State, session_id: str, *, running: str | None, unavailable:
     """
     root = None if state.admissions.tip is None else turn(state, session_id, state.admissions.tip)
     settings = state.session.settings()
-    status = "idle" if root is None or root["status"] in _AT_REST else _SESSION.get(root["status"], root["status"])
+    status = "idle" if root is None or root["status"] in AT_REST else _SESSION.get(root["status"], root["status"])
     session: JsonObject = {
         "session_id": session_id,
         "status": status if unavailable is None else "unavailable",
@@ -66,7 +67,7 @@ def turn(state: State, session_id: str, turn_id: str) -> JsonObject | None:
         return _turn(session_id, turn_id, run_id, open_turn.rest, row["last_seq"])
     run = state.run_row(run_id) or {}
     said = _turn(session_id, turn_id, run_id, run.get("status", "running"), run.get("seq") or row["last_seq"])
-    if open_turn is None and said["status"] in _AT_REST:
+    if open_turn is None and said["status"] in AT_REST:
         said["reason"] = row["reason"]
         if run.get("failure_class") is not None:
             said["failure_class"] = run["failure_class"]

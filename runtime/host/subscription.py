@@ -48,12 +48,15 @@ def event_body(event: Event) -> JsonObject:
 
 
 class Subscription:
-    """``position``: events up to this number are in the snapshot that it began with. ``failed``: why it was cut off."""
+    """``position``: events up to this number are in the snapshot that it began with. ``revision``: of the newest
+    projection. ``failed``: why it was cut off.
+    """
 
     def __init__(self, subscription_id: str, session_id: str, host_epoch: str) -> None:
         self.subscription_id = subscription_id
         self.session_id = session_id
         self.position = -1
+        self.revision = 0
         self.failed: tuple[str, str] | None = None
         self._host_epoch = host_epoch
         self._sequence = 0
@@ -82,6 +85,7 @@ class Subscription:
         """The newest takes the place of one that waits at the end, if that was of the same standing of the same turn:
         how a turn came to stand is always told before the next one.
         """
+        self.revision = snapshot["projection_revision"]
         told = _Told({"type": "projection", "snapshot": snapshot})
         waits = self._projection
         if waits is not None and self._entries and self._entries[-1] is waits and _standing(waits) == _standing(told):

@@ -3,7 +3,6 @@
 from maka.runtime import App, RunComposition
 from maka.runtime.backends.base import SendInput, text_of
 from maka.runtime.backends.scripted import Boundary, Never, Part, Permission, Question, Tool, scripted_backend
-from maka.runtime.model import ModelError
 from maka.runtime.scripted import Fail, Say, Wait
 
 QUESTIONS = [
@@ -38,7 +37,7 @@ def play(input: SendInput) -> list[Part]:
             kib = int(rest or 64)
             return [Say("0123456789abcdef" * 64 * kib, pieces=kib)]
         case "fail":
-            return ["half", Fail(ModelError("provider_network", retryable=False))]
+            return ["half", Fail("provider_network", retryable=False)]
         case "quick":
             return [f"done: {rest}"]
     return [Say(f"received: {text}", pieces=max(len(text) // 9, 1), pause=0.045)]
