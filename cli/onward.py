@@ -1,6 +1,7 @@
 """What can be done next with a session, as its read models tell it: commands, and why. No I/O."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 from shlex import quote
 from typing import Any, Final
 
@@ -41,7 +42,7 @@ STUCK: Final = (
     "whose ids are taken: in your program, fork the session behind its last turn that ended (`manager.fork`), or begin "
     "another"
 )
-_MESSAGE: Final = "send a message in your program (`manager.send`)"
+_MESSAGE: Final = "send a message, with `maka run --session` or in your program (`manager.send`)"
 
 
 @attrs.frozen
@@ -103,7 +104,23 @@ def steps(doc: Doc, unknown: Sequence[Doc], newest_run: str | None, words: Words
     lineage = set() if lost else _lineage(doc, newest_run)
     calls = [step for call in unknown[:_CALLS] for step in _call(doc, call, unknown, lineage, words, lost)]
     blocked = bool(claims) or any(call["run_id"] in lineage for call in unknown)
-    return [*claims, *calls, *([] if blocked else _goes_on(doc, newest_run, words, lost))]
+    return [*claims, *calls, *([] if blocked else [*_queued(doc, words), *_goes_on(doc, newest_run, words, lost)])]
+
+
+def _queued(doc: Doc, words: Words) -> Iterator[Step]:
+    """Messages that wait are the host's, and of a host the root's."""
+    queue = doc.get("queue") or {}
+    waiting = [*(queue.get("steering") or ()), *(queue.get("followup") or ())]
+    if not waiting or doc["settings"].get("archived") is True:
+        return
+    from ..journal.store import SESSIONS
+
+    path = PurePath(str(doc.get("path")))
+    if path.parent.parent.name != SESSIONS:
+        return
+    what = "1 message waits for a turn" if len(waiting) == 1 else f"{len(waiting)} messages wait for turns"
+    command = f"maka host start --root {quote(line(path.parents[2]))}{words.app}"
+    yield {"command": command, "why": f"{what}; the host of its root takes them up"}
 
 
 def _handoff(doc: Doc, words: Words, lost: bool) -> Iterator[Step]:

@@ -7,7 +7,6 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..journal.errors import JournalLocked
-from ..journal.store import SESSIONS
 
 if TYPE_CHECKING:
     from ..runtime.host.endpoint import Registration
@@ -35,6 +34,7 @@ def host_with(session: Path) -> "Registration | None":
 
 
 def _registered(session: Path, holder: dict[str, Any]) -> "Registration | None":
+    from ..journal.store import SESSIONS
     from ..runtime.host.endpoint import read_registration
 
     if session.parent.name != SESSIONS:

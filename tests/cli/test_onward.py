@@ -192,7 +192,7 @@ def test_where_the_newest_run_is_claimed_the_run_that_came_of_it_goes_on() -> No
     assert step == {
         "command": None,
         "why": "turn 1 was cut off, and the run that was to go on from there never began: "
-        "send a message in your program (`manager.send`)",
+        "send a message, with `maka run --session` or in your program (`manager.send`)",
     }
     assert told(claimed("failed", claim("settled", "r2", "r1"))) == [GOES_ON], "it comes back to itself"
 
@@ -202,7 +202,7 @@ def test_where_lines_are_lost_only_a_message_goes_on() -> None:
     assert step["command"] is None
     assert step["why"] == (
         "turn 1 was cut off, and lines of the journal are lost, so no run goes on from there: "
-        "send a message in your program (`manager.send`)"
+        "send a message, with `maka run --session` or in your program (`manager.send`)"
     )
     assert told(DOC, {**CALL, "recovery": "read_only"}, lost=True) == [*SETTLE, None], "it is not in a message's way"
     assert told(DOC, {**CALL, "recovery": "reconcile"}, lost=True) == [*SETTLE, None]
@@ -222,7 +222,7 @@ def test_a_salvaged_session_is_not_sent_to_a_command_that_parks(maka_: Callable[
         told = [row.strip() for row in maka_("journal", *words).out.splitlines()]
         assert told[-2] == "next"
         assert told[-1].startswith("turn 2 failed, and lines of the journal are lost")
-        assert told[-1].endswith("send a message in your program (`manager.send`)")
+        assert told[-1].endswith("send a message, with `maka run --session` or in your program (`manager.send`)")
 
 
 @pytest.mark.parametrize("hostile", ["a|b", "x; rm -r .", "$(x)`y`", "a b", "it's\n>f", "*&~!{a,b}", "--ok", "-"])
@@ -301,4 +301,17 @@ def test_of_a_fork_only_its_own_turns_go_on(maka_: Callable[..., Any], tmp_path:
     fork.start().step().says().end_step().end("failed").write(root)
     assert [step["command"] for step in maka_("journal", "inspect", "fork", "--json").json["next"]] == [
         "maka session resume fork --app MODULE:OBJECT"
+    ]
+
+
+def test_messages_that_wait_are_the_hosts() -> None:
+    queue = {"steering": [], "followup": [{"message_id": "m1"}]}
+    doc = {**DOC, "runs": [], "turns": [], "queue": queue, "path": "/a root/sessions/s/journal.jsonl"}
+    [step] = steps(doc, [], None, Words("s", lambda: " --app a:b"))
+    assert step["command"] == "maka host start --root '/a root' --app a:b"
+    assert str(step["why"]).startswith("1 message waits for a turn")
+    assert told({**doc, "settings": {"archived": True}}, newest=None) == []
+    assert told({**doc, "path": "/elsewhere/journal.jsonl"}, newest=None) == []
+    assert told({**doc, "continuations": [claim("started_indeterminate")]}, newest=None) == [
+        "maka session settle s --claim k1"
     ]
