@@ -1,5 +1,5 @@
-"""Hosts in processes that are drawn from seeds: many clients, crashes at any await, disks that fail. What is asked again
-is answered the same, and whoever watches sees nothing but what is durable, whole and in order.
+"""Hosts in processes that are drawn from seeds: many clients, crashes at any await, disks that fail. What is asked
+again is answered the same, and whoever watches sees nothing but what is durable, whole and in order.
 
 A failure names its seed; ``pytest tests/simulation -k host --simulation-seed N`` runs that one again.
 """
