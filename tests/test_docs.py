@@ -16,7 +16,7 @@ from maka.cli import exits
 from maka.journal import codec, events, findings, reader, shapes
 from support import documents
 from support.command import here
-from support.documents import CONFIGURATION, CONTINUATIONS, EMBEDDING, FORMAT, HANDOFFS, LIBRARY, MODELS, RUNBOOK
+from support.documents import CONFIGURATION, CONTINUATIONS, EMBEDDING, FORMAT, HANDOFFS, HOST, LIBRARY, MODELS, RUNBOOK
 
 DOCUMENTS = {
     "format.md": FORMAT,
@@ -27,6 +27,7 @@ DOCUMENTS = {
     "models.md": MODELS,
     "continuations.md": CONTINUATIONS,
     "handoffs.md": HANDOFFS,
+    "host.md": HOST,
 }
 #: Those whose examples run one after the other, section by section.
 WITH_EXAMPLES = ("library.md", "configuration.md", "embedding.md", "continuations.md", "handoffs.md")
