@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final, Literal
 
 import attrs
+import orjson
 
 from ..journal.events import Blocks, JsonObject
 from .model import (
@@ -19,8 +20,10 @@ from .model import (
     UsageChunk,
 )
 
-#: Characters of one response. A line of the journal holds 16 MiB, and one character can take six bytes of it.
-MAX_TEXT: Final = 2 << 20
+#: Bytes of JSON that the text of one response may take: a line of the journal holds 16 MiB.
+MAX_TEXT: Final = 15 << 20
+#: Bytes that a character takes at most, where nobody can tell.
+_WIDEST: Final = 6
 
 
 @attrs.define
@@ -108,7 +111,7 @@ class Assembly:
         """The whole text of a block: it replaces the pieces that came, and what follows is another block's."""
         block = self._text(kind, index, "")
         shown = "".join(block.pieces[: block.taken])
-        self._size -= sum(map(len, block.pieces))
+        self._size -= sum(map(_weight, block.pieces))
         self._counted(text)
         # What has been taken stays taken, where it is a part of the whole.
         block.pieces = [shown, text[len(shown) :]] if text.startswith(shown) else [text]
@@ -168,10 +171,18 @@ class Assembly:
     def _counted(self, text: str) -> str:
         if not isinstance(text, str):
             raise ModelError(f"a chunk holds {type(text).__name__} for text", kind="provider_invalid_response")
-        self._size += len(text)
+        self._size += _weight(text)
         if self._size > MAX_TEXT:
-            raise ModelError(f"the response is longer than {MAX_TEXT} characters", kind="provider_invalid_response")
+            raise ModelError(f"the response is longer than {MAX_TEXT} bytes", kind="provider_invalid_response")
         return text
+
+
+def _weight(text: str) -> int:
+    """Bytes that the text takes in a line."""
+    try:
+        return len(orjson.dumps(text)) - 2
+    except TypeError:  # half a character, which is replaced when it is written
+        return _WIDEST * len(text)
 
 
 def _unique(call_id: str, taken: set[str]) -> str:

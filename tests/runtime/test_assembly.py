@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from maka.journal.codec import encodable
 from maka.runtime.assembly import MAX_TEXT, Assembly
 from maka.runtime.model import (
     Finish,
@@ -118,6 +120,16 @@ def test_a_whole_text_replaces_its_pieces_and_what_follows_is_another_block() ->
     ]
     response.complete("text", "", 0, None)
     assert len(response.message(calls=True)) == 2
+
+
+@pytest.mark.parametrize("text", ["x", "é", "\x01", "\ud800", "\N{GRINNING FACE}"])
+def test_a_response_of_whatever_text_fits_into_a_line(text: str) -> None:
+    response = Assembly()
+    with pytest.raises(ModelError, match="longer than"):
+        for _ in range(17):
+            response.feed(TextDelta(text * (1 << 20)))
+    content = response.message(calls=False)
+    assert len(orjson.dumps([{**block, "text": encodable(block["text"])} for block in content])) < 16 << 20
 
 
 def test_a_whole_text_counts_once() -> None:
