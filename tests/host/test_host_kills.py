@@ -55,7 +55,8 @@ def asks(turn_id: str) -> Callable[[dict[str, Any]], Any]:
     """The interaction that the turn waits for; Gone where it is over."""
 
     def fits(snapshot: dict[str, Any]) -> Any:
-        _refuse_over(snapshot, turn_id)
+        if snapshot["root_turn"]["turn_id"] != turn_id or snapshot["root_turn"]["status"] in OVER:
+            raise Gone
         return next((row["interaction_id"] for row in snapshot["interactions"]["pending"]), None)
 
     return fits
@@ -65,19 +66,12 @@ def runs(*others: str) -> Callable[[dict[str, Any]], Any]:
     """The root turn that runs and is none of these; Gone where all is over."""
 
     def fits(snapshot: dict[str, Any]) -> Any:
+        if rests(snapshot):
+            raise Gone
         turn = snapshot["root_turn"]
-        if turn["turn_id"] in others:
-            return None
-        _refuse_over(snapshot, turn["turn_id"])
-        return turn if turn["status"] == "running" else None
+        return turn if turn["turn_id"] not in others and turn["status"] == "running" else None
 
     return fits
-
-
-def _refuse_over(snapshot: dict[str, Any], turn_id: str) -> None:
-    turn = snapshot["root_turn"]
-    if snapshot["session"]["status"] == "unavailable" or (turn["turn_id"] == turn_id and turn["status"] in OVER):
-        raise Gone
 
 
 # ---------------------------------------------------------------- stories
