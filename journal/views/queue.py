@@ -22,11 +22,13 @@ class Queued:
 class Queue:
     """``waiting`` by message_id, in the order of acceptance: neither taken nor retracted.
 
-    ``ids``: every message so far → what became of it last: accepted, retracted, admitted or said.
+    ``ids``: every message so far → what became of it last: accepted, retracted, admitted or said. ``revision``: the
+    number of the newest event that changed what waits.
     """
 
     waiting: dict[str, Queued] = attrs.field(factory=dict, metadata={"of": Queued})
     ids: dict[str, str] = attrs.field(factory=dict)
+    revision: int = 0
 
     def steering(self, open_turns: Container[str]) -> list[Queued]:
         """What waits for the next step of a turn that is open, oldest first."""
@@ -67,6 +69,7 @@ REFUSALS: Final[Refusals] = {
 def _header(queue: Queue, event: Event) -> Problem | None:
     queue.waiting.clear()
     queue.ids.clear()
+    queue.revision = 0
     return None
 
 
@@ -75,14 +78,15 @@ def _accepted(queue: Queue, event: Event) -> Problem | None:
     if message_id not in queue.ids:
         queue.ids[message_id] = "accepted"
         queue.waiting[message_id] = Queued(message_id, event.seq, event.data)
+        queue.revision = event.seq
     return None
 
 
 def _said(queue: Queue, event: Event) -> Problem | None:
     message_id = event.data["message_id"]
     queue.ids[message_id] = "said"
-    if queue.waiting:
-        queue.waiting.pop(message_id, None)
+    if queue.waiting and queue.waiting.pop(message_id, None) is not None:
+        queue.revision = event.seq
     return None
 
 
@@ -90,7 +94,8 @@ def _admitted(queue: Queue, event: Event) -> Problem | None:
     message_id = text_of(event.data.get("message_id"))
     if message_id is not None:
         queue.ids[message_id] = "admitted"
-        queue.waiting.pop(message_id, None)
+        if queue.waiting.pop(message_id, None) is not None:
+            queue.revision = event.seq
     return None
 
 
@@ -98,6 +103,7 @@ def _retracted(queue: Queue, event: Event) -> Problem | None:
     for message_id in sequence(event.data.get("message_ids" if event.type == "message/retracted" else "retract")):
         if message_id.__class__ is str and queue.waiting.pop(message_id, None) is not None:
             queue.ids[message_id] = "retracted"
+            queue.revision = event.seq
     return None
 
 

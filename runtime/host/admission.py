@@ -19,6 +19,7 @@ from ...journal.views.queue import Queued
 from ...journal.views.receipts import Receipt
 from ..continuation.drafts import settle, unfinished
 from ..handoff.abandonment import busy
+from ..kernel.stops import StopRequest
 from ..tools.base import text_block
 from .operations import Content, QueueRetract, TurnMessageSubmit, TurnStart
 from .protocol import MAX_CONTENT, MAX_QUEUED, MAX_QUEUED_BYTES, HostError
@@ -142,10 +143,26 @@ def submit(
 def retract(state: State, asked: QueueRetract, leased: Collection[str]) -> Decision:
     """Messages that wait are taken back; by themselves all. What a run has taken already is not. Raises HostError."""
     if (receipt := state.receipts.get("retract", asked.retract_id)) is not None:
-        return Decision(receipt=receipt, reply={"retracted": sequence(receipt.data.get("message_ids"))})
+        taken = sequence(receipt.data.get("message_ids"))
+        # What was asked for and not taken back is not on record.
+        if asked.message_ids is not None and not set(taken) <= set(asked.message_ids):
+            raise _conflict(f"retraction {asked.retract_id}")
+        return Decision(receipt=receipt, reply={"retracted": taken})
     wanted = state.queue.waiting if asked.message_ids is None else asked.message_ids
     there = [each for each in dict.fromkeys(wanted) if each in state.queue.waiting and each not in leased]
     return Decision(drafts=[taken_back(asked.retract_id, there)], reply={"retracted": there})
+
+
+def stop_known(state: State, turn_id: str, request: StopRequest) -> bool:
+    """Is this stop on record already? Raises HostError where its id stands for another one."""
+    receipt = state.receipts.get("stop", request.stop_id)
+    if receipt is None:
+        return False
+    data = receipt.data
+    more = bool(data.get("retract")) and not request.retract
+    if (data.get("turn_id"), data.get("mode")) != (turn_id, request.mode) or more:
+        raise _conflict(f"stop {request.stop_id}")
+    return True
 
 
 def taken_back(retract_id: str, message_ids: list[str]) -> Draft:

@@ -15,6 +15,7 @@ from ...journal.store import TRASH
 from ..kernel.stops import StopRequest
 from ..settings import absolute_directory
 from . import operations as op
+from . import projection
 from .lane import Lane
 from .protocol import MAX_EVENT, MAX_FRAME, HostError
 from .subscription import UNTOLD, event_body
@@ -96,6 +97,11 @@ async def _first(host: "Host", session_id: str) -> JsonObject:
 
 async def _list(host: "Host", asked: op.SessionList, caller: "Caller") -> JsonObject:
     rows, following = await host.manager.page(after=asked.after, limit=min(asked.limit, _MOST_ROWS))
+    size = 0
+    for place, row in enumerate(rows):
+        size += len(orjson.dumps(row))
+        if size > _PAGE and place:
+            return {"sessions": rows[:place], "next": rows[place - 1]["session_id"]}
     return {"sessions": rows, "next": following}
 
 
@@ -194,7 +200,8 @@ async def _answer(host: "Host", asked: op.InteractionAnswer, caller: "Caller") -
 
 
 def _asked(session_id: str, row: JsonObject) -> JsonObject:
-    return {"session_id": session_id, **row}
+    """What is too long for a frame is left out: the journal has it."""
+    return projection.asked(session_id, row, most=_PAGE)
 
 
 async def _resume_query(host: "Host", asked: op.TurnResumeQuery, caller: "Caller") -> JsonObject:

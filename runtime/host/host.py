@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 
 from ...journal.backwards import events_between
-from ...journal.errors import JournalError
+from ...journal.errors import JournalError, SessionNotFound
 from ...journal.events import Event, JsonObject
 from ..errors import HandoffRefused, RuntimeFailure, describe
 from ..ids import new_id
@@ -89,6 +89,7 @@ class Host:
         self.manager = SessionManager(
             self._root, app=app, message_authority=self._messages, watch=self._observed, deadlines=kernel_deadlines
         )
+        self.manager.subscribe(self._heard)
         self._floor = Floor(
             kernel=self.manager.kernel,
             between=self._between,
@@ -152,7 +153,6 @@ class Host:
             await asyncio.gather(recovering, ended, return_exceptions=True)
 
     async def _until_the_end(self) -> None:
-        self.manager.subscribe(self._heard)
         while not self._end.is_set():
             waiting = asyncio.ensure_future(self._end.wait())
             try:
@@ -254,8 +254,14 @@ class Host:
             watcher.cancel()
 
     def lane(self, session_id: str) -> Lane:
+        """Raises SessionNotFound."""
         lane = self._lanes.get(session_id)
         if lane is None:
+            path = self.manager.path(session_id)
+            if not path.exists():
+                raise SessionNotFound(
+                    f"there is no session {session_id} in {self._root}; list those there are", path=path
+                )
             lane = self._lanes[session_id] = Lane(session_id, self._floor)
         return lane
 
@@ -280,7 +286,7 @@ class Host:
                 for session_id, root in roots
                 if root is not None
             ],
-            "sessions": {"recovered": self._recovering.report.recovered, "failed": self._recovering.report.rows()},
+            "sessions": self._recovering.report.to_json(),
         }
 
     async def delete(self, session_id: str) -> Path:

@@ -137,9 +137,11 @@ class Lane:
         Raises HostError (``not_found``, ``operation_conflict`` where another run has the turn), JournalError.
         """
         found = await self.turn(turn_id)
+        known = await self._stop_known(turn_id, request)
         self._holding += 1
         try:
-            if found["run_id"] != run_id:
+            # A stop ends a turn that was handed over by its successor: that it was asked of another run is no matter.
+            if found["run_id"] != run_id and not known:
                 raise HostError(
                     "operation_conflict",
                     f"turn {turn_id} of session {self.session_id} has run {found['run_id']}, not {run_id}; stop that",
@@ -149,6 +151,11 @@ class Lane:
         finally:
             self._holding -= 1
             self.advance()
+
+    async def _stop_known(self, turn_id: str, request: StopRequest) -> bool:
+        """Was this asked for before? Raises HostError where something else was, under the same id."""
+        async with self._kernel.session(self.session_id) as session:
+            return admission.stop_known(session.journal.state, turn_id, request)
 
     async def _stopped(self, found: JsonObject, request: StopRequest) -> None:
         turn_id, root = found["turn_id"], self.root

@@ -14,8 +14,8 @@ from .protocol import HostError
 
 #: Settings of a session that a snapshot shows.
 _SHOWN: Final = ("name", "labels", "flagged", "archived", "has_unread", "cwd", "backend", "model", "permission_mode")
-#: Bytes of JSON of one request that a snapshot shows whole; ``interaction.query`` gives all of it.
-_MOST_REQUEST: Final = 16 * 1024
+#: Bytes of JSON of one request, or of one setting, that a snapshot shows whole.
+_MOST: Final = 16 * 1024
 #: The status of a root turn → that of its session, where it is another.
 _SESSION: Final = {"admitted": "running", "created": "running"}
 #: Statuses of a turn that is over.
@@ -33,7 +33,7 @@ def snapshot(state: State, session_id: str, *, running: str | None, unavailable:
         "session_id": session_id,
         "status": status if unavailable is None else "unavailable",
         "last_activity": state.last_ts,
-        **{key: settings.get(key) for key in _SHOWN},
+        **{key: _bounded(settings.get(key)) for key in _SHOWN},
     }
     if unavailable is not None:
         session["message"] = unavailable
@@ -42,11 +42,11 @@ def snapshot(state: State, session_id: str, *, running: str | None, unavailable:
         "session": session,
         "root_turn": root,
         "queue": {
-            "revision": max((item.seq for item in state.queue.waiting.values()), default=0),
+            "revision": state.queue.revision,
             "steering": _entries(state.queue.steering(open_turns)),
             "followup": _entries(state.queue.followups(open_turns)),
         },
-        "interactions": {"pending": [asked(state, session_id, row) for row in _pending(state)]},
+        "interactions": {"pending": [asked(session_id, row) for row in _pending(state)]},
     }
 
 
@@ -76,16 +76,21 @@ def turn(state: State, session_id: str, turn_id: str) -> JsonObject | None:
     return said
 
 
-def asked(state: State, session_id: str, row: JsonObject) -> JsonObject:
-    """An interaction in a snapshot: a request that is too long for it is left out."""
-    request = row.get("request")
-    if request is not None and len(orjson.dumps(request)) > _MOST_REQUEST:
-        row = {**row, "request": None, "truncated": True}
+def asked(session_id: str, row: JsonObject, *, most: int = _MOST) -> JsonObject:
+    """An interaction for a client. A request or an outcome of more bytes of JSON than ``most`` is left out."""
+    for key in ("request", "outcome"):
+        if len(orjson.dumps(row.get(key))) > most:
+            row = {**row, key: None, "truncated": True}
     return {"session_id": session_id, **row}
 
 
 def _turn(session_id: str, turn_id: str, run_id: str, status: str, revision: int) -> JsonObject:
     return {"session_id": session_id, "turn_id": turn_id, "run_id": run_id, "status": status, "revision": revision}
+
+
+def _bounded(setting: Any) -> Any:
+    """A setting, or None where it is too long to be shown."""
+    return setting if len(orjson.dumps(setting)) <= _MOST else None
 
 
 def _pending(state: State) -> list[dict[str, Any]]:

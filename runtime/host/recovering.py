@@ -20,6 +20,8 @@ from .lane import Lane
 
 #: Sessions that are taken up side by side.
 _AT_ONCE: Final = 8
+#: So many that failed are listed.
+_LISTED: Final = 100
 #: What of a row says that there is something to do, although the journal is in order. None: it cannot tell.
 _DUE: Final = ("unsettled", "active_plan", "pending_handoff", "queued", "admitted")
 
@@ -31,8 +33,10 @@ class Report:
     recovered: int = 0
     failed: dict[str, str] = attrs.Factory(dict)
 
-    def rows(self) -> list[JsonObject]:
-        return [{"session_id": session_id, "message": message} for session_id, message in self.failed.items()]
+    def to_json(self) -> JsonObject:
+        """``{recovered, failed: [{session_id, message}], failed_count}``; of many that failed the first are listed."""
+        rows = [{"session_id": session_id, "message": message} for session_id, message in self.failed.items()]
+        return {"recovered": self.recovered, "failed": rows[:_LISTED], "failed_count": len(rows)}
 
 
 def is_due(row: JsonObject) -> bool:
