@@ -22,6 +22,8 @@ from .endpoint import Registration
 from .link import Caller, HostUnreachable, Link, pauses, reach
 
 LOG: Final = "host.log"
+#: Bytes of a log from which on the next host begins another; the one before is kept as ``host.log.1``.
+_LONG: Final = 4 * 1024 * 1024
 #: Exit codes of a candidate that say nothing against the next: it ended in order, or another was elected.
 _NO_FAILURE: Final = (0, 3)
 #: Seconds in which a host that is alive answers a handshake.
@@ -158,6 +160,8 @@ def _opened(path: Path) -> IO[bytes]:
     """The log, 0600, to be written at its end."""
     try:
         files.make_dirs(path.parent)
+        if path.is_file() and path.stat().st_size > _LONG:
+            path.replace(path.with_name(f"{path.name}.1"))
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         log = os.fdopen(os.open(path, flags, files.FILE_MODE), "ab")
         os.fchmod(log.fileno(), files.FILE_MODE)

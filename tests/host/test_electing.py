@@ -308,6 +308,22 @@ def test_a_candidate_that_ends_without_a_failure_is_followed_by_the_next(
     play(scenario())
 
 
+def test_a_log_that_has_grown_long_is_kept_beside_a_new_one(
+    root: Path, candidate: Elect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(electing, "_LONG", 10)
+        root.mkdir(mode=0o700)
+        (root / "host.log").write_text("eleven byte")
+        candidate("import sys; print('maka: none', file=sys.stderr); sys.exit(2)")
+        with pytest.raises(HostStartFailed):
+            await ensure_host(root, timeout=10)
+        assert (root / "host.log.1").read_text() == "eleven byte"
+        assert (root / "host.log").read_text() == "maka: none\n"
+
+    asyncio.run(main())
+
+
 def test_a_log_that_cannot_be_written_is_told(root: Path, candidate: Elect) -> None:
     candidate("raise SystemExit('it was started')")
     (root / "host.log").mkdir(parents=True)
