@@ -65,6 +65,8 @@ class Chat:
     _prompted: str | None = None
     _taking: bool = False
     _told: set[str] = attrs.Factory(set)
+    #: The message whose host was lost before it took it: it is the next one's, by the same id.
+    _unsent: tuple[str, str] | None = None
     #: The number of the newest event that queued something from here.
     _queued: int = 0
 
@@ -83,6 +85,7 @@ class Chat:
             if not self._greeted:
                 self._told |= set(watch.ended)
                 await self._greet(watch)
+            self._taking = self._unsent is not None
             self._prompt(watch)
             return await self._until_left(watch)
 
@@ -119,19 +122,24 @@ class Chat:
 
     async def _read(self, watch: Watching) -> None:
         """Line by line, until the last. Of a pipe the next is taken once what came of the one before is over."""
+        if self._unsent is not None:
+            await self._guarded(watch, self._submit(watch, *self._unsent))
         while True:
             if not self.typed.terminal:
                 await watch.until(lambda: watch.idle or watch.form is not None)
             typed = await self.typed.line()
             if typed is None or typed.strip() == "/quit":
                 return
-            self._prompted, self._taking = None, True
-            try:
-                await self._take(watch, typed.strip())
-            except HostError as error:
-                self.console.say(str(error), "red")
-            self._taking = False
-            self._prompt(watch)
+            await self._guarded(watch, self._take(watch, typed.strip()))
+
+    async def _guarded(self, watch: Watching, taking: Awaitable[None]) -> None:
+        self._prompted, self._taking = None, True
+        try:
+            await taking
+        except HostError as error:
+            self.console.say(str(error), "red")
+        self._taking = False
+        self._prompt(watch)
 
     async def _take(self, watch: Watching, typed: str) -> None:
         if typed.startswith("/") and not typed.startswith("//"):
@@ -146,14 +154,19 @@ class Chat:
             await self._send(watch, typed.removeprefix("/") if typed.startswith("//") else typed)
 
     async def _send(self, watch: Watching, text: str) -> None:
-        message_id = new_id()
+        self._unsent = (message_id := new_id(), text)
         self.mine.add(message_id)
+        await self._submit(watch, message_id, text)
+
+    async def _submit(self, watch: Watching, message_id: str, text: str) -> None:
         watch.waiting.add(message_id)
         try:
             submitted = await watch.client.submit_message(self.session_id, text, message_id)
         except HostError:
             watch.waiting.discard(message_id)
+            self._unsent = None
             raise
+        self._unsent = None
         if submitted["disposition"] == "turn_started":
             watch.begun({"turn_id": submitted["turn_id"], "run_id": submitted["run_id"], "status": "running"})
         else:

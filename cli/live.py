@@ -120,8 +120,10 @@ class Live:
             elif block.get("kind") == "tool_call":
                 self._arguments[block["call_id"]] = block.get("arguments")
         self.close()
-        self._told.clear()
-        self._said.clear()
+        # The next message may have begun to stream already.
+        for key in [key for key in self._told if key[1] == message_id]:
+            del self._told[key]
+            self._said.pop(key, None)
 
     def _called(self, type_: str, data: dict[str, Any]) -> None:
         self._call(type_, {"arguments": self._arguments.pop(data["call_id"], None), **data})

@@ -25,7 +25,7 @@ Json = dict[str, Any]
 _BUSY: Final = "session_busy"
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class Order:
     """What is to be done, by ids of its own: however often it is begun again, one turn comes of it.
 
@@ -41,6 +41,8 @@ class Order:
     queue: bool = False
     turn_id: str = attrs.Factory(new_id)
     message_id: str = attrs.Factory(new_id)
+    #: Has the person been told of the session?
+    announced: bool = False
 
 
 async def carried_out(
@@ -54,7 +56,8 @@ async def carried_out(
     live = None if quiet else Live(console, gap=False, mine={order.message_id})
     if order.settings is not None:
         await client.create_session(order.session_id, **order.settings)
-        if not quiet:
+        if not quiet and not order.announced:
+            order.announced = True
             console.say(f"session {order.session_id}", "dim")
     turns = {order.turn_id}
     watch = Watching(

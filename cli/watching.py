@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..runtime.host import HostError, HostUnreachable, connect, ensure_host
+from ..runtime.host.endpoint import read_registration
 from ..runtime.host.ownership import owner
 from . import hosting
 from .answering import Form, Misfit
@@ -32,15 +33,18 @@ async def with_host(
 ) -> T:
     """What ``work`` gives over the host of the root, which is started where none runs, if ``start``.
 
-    ``work`` begins again where its host was lost and nobody has started another; so it asks by ids of its own.
+    ``work`` begins again where its host has died and nobody has started another; so it asks by ids of its own.
     """
     place = hosting.place(root)
+    met = False
     for left in reversed(range(_STARTS)):
         try:
             async with connect(place, surface="cli") as client:
+                met = True
                 return await work(client)
         except HostUnreachable:
-            if not start or not left:
+            # A host that has ended in order takes its registration away: somebody wanted it to end.
+            if not start or not left or (met and read_registration(place) is None):
                 raise
         if owner(place) is None:
             hosting.refuse_without_app(app, root)

@@ -115,9 +115,28 @@ def test_how_a_turn_ended_is_told(maka_: Run, hosted: Hosted) -> None:
     assert "the answer is as long as it may be" in ran.stderr
 
 
-def test_a_host_that_ends_is_told(maka_: Run, hosted: Hosted) -> None:
-    with Terminal("chat", "--no-start") as chat:
+def test_the_next_host_goes_on_with_it(maka_: Run, hosted: Hosted) -> None:
+    with Terminal("chat") as chat:
+        chat.until("› ")
+        chat.type("Hello\n")
+        chat.until(r"You said Hello\.")
         chat.until("› ")
         hosted.end()
-        chat.until(r"maka: [^\n]*host[^\n]*\n")
-        assert chat.end() == 2
+        chat.type("Again\n")
+        with Hosted(hosted.root):
+            chat.until(r"You said Again\.")
+            chat.until("› ")
+            chat.type("/quit\n")
+            assert chat.end() == 0
+    [row] = maka_("session", "list", "--json").json["sessions"]
+    assert row["turns"] == 2
+
+
+def test_sigterm_leaves_the_turn_to_the_host(maka_: Run, hosted: Hosted) -> None:
+    with Terminal("chat") as chat:
+        chat.until("› ")
+        chat.type("for ever\n")
+        chat.until(r"I wait\. ")
+        chat.process.terminate()
+        assert chat.end() == 143
+    assert len(maka_("host", "status", "--json").json["active"]) == 1

@@ -125,6 +125,11 @@ def test_a_block_that_is_void_is_begun_anew() -> None:
     assert hosted(piece("On", 0), *again, message("One")) == "One\n"
 
 
+def test_the_next_message_may_stream_before_this_one_is_whole() -> None:
+    first = "assistant/message", {"message_id": "l", "content": [{"kind": "text", "text": "One."}]}
+    assert hosted(piece("Two", 0), first, piece(".", 3), message("Two.")) == "Two\n\nOne.\n\n.\n"
+
+
 def test_a_call_has_the_arguments_with_which_it_was_asked_for() -> None:
     block = {"kind": "tool_call", "call_id": "c1", "name": "look", "arguments": '{"at":"it"}'}
     shown = hosted(

@@ -12,7 +12,11 @@ from typing import Any
 import pytest
 
 import maka
+from maka.cli import exits
+from maka.cli.signals import SIGNALS
+from support import documents
 from support.command import COMMAND, process
+from support.documents import HOST
 from support.spoken import Hosted, Terminal
 
 Run = Callable[..., Any]
@@ -198,3 +202,18 @@ def test_a_host_is_started_for_it(tmp_path: Path, maka_: Run) -> None:
     finally:
         assert maka_("host", "stop").code == 0
     assert maka_("host", "status").code == 1
+
+
+@pytest.mark.parametrize("command", [("run",), ("chat",), ("host", "start"), ("host", "stop"), ("session", "archive")])
+def test_help_tells_options_and_exit_codes(maka_: Run, command: tuple[str, ...]) -> None:
+    ran = maka_(*command, "--help")
+    assert (ran.code, ran.err) == (0, "")
+    for word in ("--root", "Exit code: 0 "):
+        assert word in ran.out
+
+
+def test_the_document_has_the_exit_codes() -> None:
+    told = [row[0] for row in documents.table(HOST, "exit code", "the turn")]
+    assert told == ["0", "1", "2", "5", "130, 143"]
+    assert {str(code) for code in exits.OF_TURN.values()} <= set(told)
+    assert ", ".join(map(str, SIGNALS.values())) == told[-1]

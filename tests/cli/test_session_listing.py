@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import maka
-from maka.cli import hosting
 from support.builder import Builder
 from support.command import COMMAND
 from support.spoken import Hosted
@@ -109,4 +108,3 @@ def test_a_host_that_does_not_answer_is_named(maka_: Run, hosted: Hosted, monkey
     ran = maka_("session", "list")
     assert (ran.code, ran.out) == (2, "")
     assert "does not answer" in ran.err
-    assert hosting.owner(hosted.root) is not None
