@@ -152,10 +152,9 @@ async def manage(driver: Driver, root: Hosted) -> None:
     await driver.ask("session.archive", session_id="new", request_id="a")
     await driver.ask("session.unarchive", session_id="new", request_id="b")
     await driver.ask("session.fork", session_id="new", new_session_id="fork", turn_id="n1")
-    await driver.ask("plan.propose", session_id=S, request_id="p", title="Work", steps=steps, proposal_id="plan")
-    await driver.ask(
-        "plan.approve", session_id=S, request_id="q", proposal_id="plan", expected_revision=1, execution_id="e"
-    )
+    plan = (await driver.ask("plan.propose", session_id=S, request_id="p", title="Work", steps=steps))["plan"]
+    approve = {"request_id": "q", "proposal_id": plan["proposal_id"], "expected_revision": 1, "execution_id": "e"}
+    await driver.ask("plan.approve", session_id=S, **approve)
     await driver.ask("plan.cancel", session_id=S, execution_id="e", reason="no")
     await driver.ask("session.delete", session_id="old")
     await end(driver, root)

@@ -37,13 +37,13 @@ def content(text: str) -> list[dict[str, Any]]:
     return [{"kind": "text", "text": text}]
 
 
-def admitted(text: str = "hold it", kind: str = "root", **more: Any) -> Draft:
+def admitted(text: str = "hold it", **more: Any) -> Draft:
     message = {"content": content(text)}
     data = {
         **IDS,
         "message_id": "m",
         "previous_root_turn_id": None,
-        "execution": {"kind": kind},
+        "execution": {"kind": "root"},
         "input": message,
         "input_digest": digest_of(message),
     }
@@ -125,9 +125,9 @@ class Row:
 
 
 def linked(kind: str, *events: str, **header: Any) -> Row:
-    more = {"execution": {"kind": kind}, "agent_id": "agent", "agent_name": "Helper"}
+    more: dict[str, Any] = {"execution": {"kind": kind}, "agent_id": "agent", "agent_name": "Helper"}
     return Row(
-        drafts=[admitted(kind=kind, **more)],
+        drafts=[admitted(**more)],
         turn=RESTARTED,
         added=events or ("turn/start", "user/message", "turn/end"),
         header=header,
@@ -329,15 +329,18 @@ class World:
                 )
 
     async def _told(self, driver: Driver, session_id: str) -> Any:
+        asked: list[tuple[str, dict[str, Any]]] = [
+            ("turn.query", {"turn_id": "t"}),
+            ("turn.start", {"turn_id": "new", "content": "quick"}),
+            ("turn.message.submit", {"message_id": "new", "content": "quick"}),
+            ("session.update", {"request_id": "new", "patch": {"name": "new"}}),
+            ("subscription.open", {}),
+        ]
         told: list[tuple[str, str]] = []
-        for ask in (
-            lambda: driver.client.query_turn(session_id, "t"),
-            lambda: driver.client.start_turn(session_id, "quick", turn_id="new"),
-            lambda: driver.client.submit_message(session_id, "quick", message_id="new"),
-            lambda: driver.client.subscribe(session_id),
-        ):
+        for operation, given in asked:
             try:
-                told.append(("none", str(await ask())))
+                answer = await driver.client.request(operation, {"session_id": session_id, **given})
+                told.append(("none", str(answer)))
             except HostError as error:
                 told.append((error.code, str(error)))
         return told

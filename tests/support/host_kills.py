@@ -108,7 +108,7 @@ def play(input: SendInput) -> list[Part]:
     word, _, rest = text_of(input.content).partition(" ")
     match word:
         case "ask":
-            return [Question(QUESTIONS[:1]), Tool("look"), "asked and answered"]
+            return [Question(QUESTIONS[:1]), "asked and answered"]
         case "hold":
             return ["holding", Never()]
         case "steps":
