@@ -20,6 +20,7 @@ from support.host_kills import (
     Driver,
     Gone,
     Hosted,
+    Refused,
     assert_sound,
     choices,
     driven,
@@ -52,22 +53,22 @@ def rests(snapshot: dict[str, Any]) -> bool:
 
 
 def asks(turn_id: str) -> Callable[[dict[str, Any]], Any]:
-    """The interaction that the turn waits for; Gone where it is over."""
+    """The interaction that the turn waits for; Refused where it is over."""
 
     def fits(snapshot: dict[str, Any]) -> Any:
         if snapshot["root_turn"]["turn_id"] != turn_id or snapshot["root_turn"]["status"] in OVER:
-            raise Gone
+            raise Refused
         return next((row["interaction_id"] for row in snapshot["interactions"]["pending"]), None)
 
     return fits
 
 
 def runs(*others: str) -> Callable[[dict[str, Any]], Any]:
-    """The root turn that runs and is none of these; Gone where all is over."""
+    """The root turn that runs and is none of these; Refused where all is over."""
 
     def fits(snapshot: dict[str, Any]) -> Any:
         if rests(snapshot):
-            raise Gone
+            raise Refused
         turn = snapshot["root_turn"]
         return turn if turn["turn_id"] not in others and turn["status"] == "running" else None
 
@@ -136,6 +137,8 @@ async def hold(driver: Driver, root: Hosted) -> None:
 
 async def resume(driver: Driver, root: Hosted) -> None:
     found = await driver.client.query_resume(S)
+    if "source_run_id" not in found:
+        raise Refused(found)
     asked = {"source_run_id": found["source_run_id"], "high_water": found["high_water"]}
     await driver.ask("turn.resume.start", session_id=S, turn_id="t2", **asked)
     await driver.ask("turn.message.submit", session_id=S, message_id="f1", content="quick one")
@@ -266,7 +269,7 @@ async def repeated(driver: Driver) -> None:
         if before.answer is not None:
             assert each.code is None, (before, each)
             assert lasting(each.operation, each.answer) == lasting(each.operation, before.answer), (before, each)
-        elif before.code is not None:
+        elif before.refused:
             assert each.code == before.code, (before, each)
         else:
             assert each.code is None or each.code in LATE.get(each.operation, ()), (before, each)
@@ -307,6 +310,9 @@ async def killed(stage: Stage, number: int, how: How) -> None:
             await root.begin(number=number, how=how)
             async with driven(root, asked) as driver:
                 await stage.story.script(driver, root)
+        except Refused as error:
+            if how != "fails":
+                raise AssertionError("it was refused") from error
         except Gone:
             pass
         if how != "fails" or root.host is None or root.host.ended.done():

@@ -23,6 +23,7 @@ from maka.runtime.backends.scripted import Never, Part, Question, Tool, scripted
 from maka.runtime.host import HostError, HostUnreachable, SubscriptionClosed
 from maka.runtime.host.endpoint import read_registration
 from maka.runtime.host.process import main
+from maka.runtime.host.protocol import CODES
 from maka.runtime.scripted import Wait
 
 from .chain import check
@@ -130,6 +131,10 @@ class Gone(Exception):
     """The host was killed."""
 
 
+class Refused(Gone):
+    """The host lives, and a script cannot go on with it."""
+
+
 class Forked:
     """A host's process."""
 
@@ -234,8 +239,9 @@ class Asked:
     code: str | None = None
 
     @property
-    def told(self) -> bool:
-        return self.answer is not None or self.code is not None
+    def refused(self) -> bool:
+        """For good: it is no use to ask it again."""
+        return self.code is not None and not CODES[self.code]
 
 
 class Driver:
@@ -252,6 +258,8 @@ class Driver:
             await self.again(asked)
             if asked.code != "session_unavailable":
                 break  # what may be taken later is asked again
+        if asked.code is not None:
+            raise Refused(asked)
         return asked.answer
 
     async def again(self, asked: Asked) -> None:
