@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 import attrs
 
 from ... import __version__
+from ...journal.codec import encodable
 from ...journal.events import JsonObject
 from ..errors import describe
 from ..ids import new_id, unsuitable
@@ -111,8 +112,8 @@ class Connection:
             self._leave()
             await self._answered()
             await self._transport.close()
-        except FrameError as error:
-            await self.close(error.code, f"{error}; the connection ends here")
+        except (FrameError, HostError) as error:
+            await self.close(error.code, str(error))
         except ConnectionLost:
             pass
         except Exception as error:
@@ -159,7 +160,7 @@ class Connection:
                 hello = await self._transport.receive()
         except TimeoutError:
             said = f"no hello came within {self._handshake:g} s; connect again, and send it first"
-            raise FrameError("handshake_timeout", said) from None
+            raise HostError("handshake_timeout", said) from None
         if hello is None:
             return False
         try:
@@ -215,6 +216,8 @@ class Connection:
 
     def _admit(self, operation: str) -> None:
         """Raises HostError for what is not taken now."""
+        if self.lost.is_set():
+            raise HostError("host_draining", "the host is closing this connection; connect again, and send it there")
         if len(self._in_flight) >= MAX_IN_FLIGHT + (operation == _BEYOND):
             raise HostError(
                 "too_many_requests",
@@ -238,9 +241,6 @@ class Connection:
                 await self._transport.send(_error(id, *refusal(operation, error)))
         except ConnectionLost:
             pass  # what was done is in the journal: who asks again is told the same
-        except asyncio.CancelledError:
-            self.put(_error(id, "host_draining", f"the host ended before {operation} did; send it to the next one"))
-            raise
         finally:
             caller.answered.set()
             self._in_flight.discard(id)
@@ -253,6 +253,8 @@ class Connection:
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
+                said = f"the host ended before {operation} did; send it to the next one"
+                self.put(_error(id, "host_draining", said))
                 raise
             # It was not this task that was cancelled, but something that the operation waited for.
             return _error(id, *refusal(operation, error))
@@ -264,13 +266,13 @@ class Connection:
 
     async def _answered(self) -> None:
         """Returns once every request has its answer among what is sent, or the connection is gone."""
-        gone = asyncio.ensure_future(self._transport.lost.wait())
-        quiet = asyncio.ensure_future(self._quiet.wait())
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._transport.lost, self._quiet)]
         try:
-            await asyncio.wait({gone, quiet}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            gone.cancel()
-            quiet.cancel()
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     def _leave(self) -> None:
         if self.lost.is_set():
@@ -279,40 +281,22 @@ class Connection:
         if self._welcomed:
             self._services.left(self)
 
-    @property
-    def progress(self) -> int:
-        """Counts what the client has taken: who watches for a stall compares two looks."""
-        return self._transport.progress
-
     async def _watch(self) -> None:
-        """Leaves a client that is gone, and gives up one that takes nothing."""
-        stalled = asyncio.ensure_future(self._stalled())
-        try:
-            await asyncio.wait(
-                {stalled, lost := asyncio.ensure_future(self._transport.lost.wait())},
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-        finally:
-            stalled.cancel()
-            lost.cancel()
-        self._leave()
-        if not self._transport.lost.is_set():
-            self.put(
-                {"kind": "goodbye", "code": "slow_client", "message": "nothing was taken for too long; connect again"}
-            )
-            self._transport.abort()
-
-    async def _stalled(self) -> None:
-        """Returns once the client has taken nothing of what waits for it, in too many looks."""
-        looks, progress = 0, self._transport.progress
-        while looks < self._looks:
-            await asyncio.sleep(self._look)
-            if self._transport.progress != progress or not self._transport.waiting:
-                looks, progress = 0, self._transport.progress
+        """Gives the client up once it has taken nothing for too long."""
+        wire = self._transport
+        while True:
+            await wire.blocked()
+            taken = wire.progress
+            for _ in range(self._looks):
+                await asyncio.sleep(self._look)
+                if wire.progress != taken or not wire.is_blocked:
+                    break
             else:
-                looks += 1
+                break
+        log.warning("client %s is given up: it takes nothing, and %d bytes wait for it", self.client, wire.waiting)
+        await self.close("slow_client", "the client has taken nothing for too long; connect again, and read faster")
 
 
 def _error(id: str, code: str, message: str) -> JsonObject:
-    error = {"code": code, "message": message, "retryable": CODES[code]}
+    error = {"code": code, "message": encodable(message), "retryable": CODES[code]}
     return {"kind": "response", "id": id, "ok": False, "error": error}
