@@ -113,7 +113,7 @@ async def hand_over(driver: Driver, root: Hosted) -> None:
     await driver.ask("turn.message.submit", session_id=S, message_id="s1", content="steer")
     assert root.host is not None
     try:
-        await driver.client.shutdown(mode="handoff")
+        await driver.client.shutdown(mode="handoff", timeout=1.0)
     except Exception:
         raise Gone from None
     await root.host.over()

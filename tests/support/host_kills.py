@@ -157,7 +157,8 @@ class Forked:
 
     async def stop(self) -> int:
         """Asks it to end, as SIGTERM does; its exit code."""
-        os.kill(self.life.pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            os.kill(self.life.pid, signal.SIGTERM)
         said = await self.over()
         return int(said[-1].split()[0]) if said else -signal.SIGKILL
 
@@ -275,19 +276,13 @@ class Driver:
             asked.code = error.code
 
     async def snapshot(self, session_id: str) -> dict[str, Any]:
-        try:
-            watch = await self.client.subscribe(session_id)
-            await watch.close()
-        except (HostUnreachable, SubscriptionClosed):
-            raise Gone from None
-        snapshot: dict[str, Any] = watch.snapshot
-        return snapshot
+        return await self.until(session_id, lambda shown: shown)  # type: ignore[no-any-return]
 
     async def until(self, session_id: str, fits: Callable[[dict[str, Any]], Any]) -> Any:
         """What ``fits`` makes of the first snapshot of which it makes something."""
         async with asyncio.timeout(PATIENCE):
             try:
-                async with await self.client.subscribe(session_id) as watch:
+                async with await self._watching(session_id) as watch:
                     if found := fits(watch.snapshot):
                         return found
                     async for frame in watch:
@@ -299,6 +294,17 @@ class Driver:
                 if error.reason not in ("connection_closed", "host_draining"):
                     raise
         raise Gone
+
+    async def _watching(self, session_id: str) -> Any:
+        for _ in range(5):
+            try:
+                return await self.client.subscribe(session_id)
+            except HostError as error:
+                if error.code == "host_draining":
+                    raise Gone from None
+                if error.code != "session_unavailable":
+                    raise
+        raise Refused(session_id)
 
 
 @asynccontextmanager
