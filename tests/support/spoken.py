@@ -74,7 +74,8 @@ class Hosted:
         serving = asyncio.ensure_future(self.host.serve())
         while self.host.state != "ready" and not serving.done():
             await asyncio.sleep(0.005)
-        self._ready.set()
+        if self.host.state == "ready":
+            self._ready.set()
         await serving
 
     def __enter__(self) -> "Hosted":
