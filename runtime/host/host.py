@@ -119,7 +119,7 @@ class Host:
             path = endpoint.prepare(lock, self.host_epoch)
             self._server = Server(self)
             try:
-                await self._server.listen(path)
+                await self._server.listen(str(path))
                 self._become("recovering", path)
                 await self._recover()
                 if not self._end.is_set():
