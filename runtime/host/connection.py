@@ -294,7 +294,8 @@ class Connection:
             else:
                 break
         log.warning("client %s is given up: it takes nothing, and %d bytes wait for it", self.client, wire.waiting)
-        await self.close("slow_client", "the client has taken nothing for too long; connect again, and read faster")
+        said = "the client has taken nothing for too long; connect again, and read faster"
+        await self.close("slow_client", said, seconds=self._look)
 
 
 def _error(id: str, code: str, message: str) -> JsonObject:
