@@ -103,6 +103,11 @@ class Connection:
         """Requests that are not answered yet."""
         return len(self._in_flight)
 
+    @property
+    def progress(self) -> int:
+        """Bytes that the client has taken. Who watches for a stall compares two looks."""
+        return self._transport.progress
+
     async def run(self) -> None:
         """Serves the client until one side ends the connection. Raises nothing but a cancellation."""
         watching = asyncio.get_running_loop().create_task(self._watch(), name=f"maka-host-watch-{self.id}")
