@@ -32,8 +32,6 @@ NUMBERS: Final[dict[str, tuple[int, int]]] = {
     "max_steps": (1, INT_MAX),
     "timeout": (0, 86_400),
 }
-#: Texts that are ids although their names do not say so.
-_IDS: Final = frozenset({"message_ids", "rerun"})
 _SESSIONS: Final = frozenset({"session_id", "new_session_id", "after"})
 #: Characters of a value in a sentence.
 _SHOWN: Final = 80
@@ -123,7 +121,7 @@ def _text(name: str) -> _Kind:
     if name in _SESSIONS:
         words = "a session id (letters, digits, '.', '_', '-', the first of them a letter or a digit; at most 128)"
         return _Kind(words, lambda value: isinstance(value, str) and SESSION_ID.fullmatch(value) is not None)
-    if name.endswith("_id") or name in _IDS:
+    if name.endswith(("_id", "_ids")):
         return _Kind(f"an id (a text of 1 to {MAX_ID} characters)", lambda value: unsuitable(value) is None)
     return _Kind("a text", lambda value: isinstance(value, str) and encodable(value) == value)
 

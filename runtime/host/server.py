@@ -81,8 +81,9 @@ class Server:
         Nothing of the server is left when this returns, however often it is cancelled meanwhile.
         """
         self.stop_accepting()
+        last = min(CLOSING, deadline)
         closing = [
-            self._spawn(connection.close(code, message, grace=max(0.0, deadline - CLOSING)), "maka-host-close")
+            self._spawn(connection.close(code, message, grace=deadline - last, seconds=last), "maka-host-close")
             for connection in self._connections
         ]
         cancelled = await all_done(closing) if closing else False

@@ -138,7 +138,8 @@ class FramedTransport(asyncio.BufferedProtocol):
     # ------------------------------------------------------------ sending
 
     async def send(self, frame: JsonObject) -> None:
-        """Returns once the frame has its place among those that wait. Frames go out in the order of the calls.
+        """Returns once the frame has its place among those that wait. Frames go out in the order of the calls. What is
+        cancelled was not sent; a cancellation that comes once the frame has its place is too late.
 
         Raises FrameError for what is no frame, and ConnectionLost.
         """
@@ -158,7 +159,10 @@ class FramedTransport(asyncio.BufferedProtocol):
             if entry in self._senders:
                 self._senders.remove(entry)
                 self._pump()
-            raise
+                raise
+            # It has its place, and whoever is told that it was not sent would send it again.
+            if place.cancelled() or place.exception() is not None:
+                raise
 
     def put(self, line: bytes) -> None:
         """Sends a line without waiting for room, behind all that was sent before. Nothing happens once it is lost."""
@@ -222,7 +226,8 @@ class FramedTransport(asyncio.BufferedProtocol):
         while True:
             while self._senders and (self._senders[0][1] is None or self._has_room(self._senders[0][0])):
                 line, place = self._senders.popleft()
-                self._enter(line)
+                if place is None or not place.done():
+                    self._enter(line)
                 if place is not None and not place.done():
                     place.set_result(None)
             if not self._queue or self._blocked.is_set() or wire.is_closing():

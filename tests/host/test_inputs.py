@@ -141,7 +141,12 @@ def test_closed_sets_are_closed() -> None:
 
 
 def test_values_come_as_they_were_sent() -> None:
-    given = {"session_id": "s", "turn_id": "t", "content": [{"kind": "text", "text": "a\u2028b"}], "max_steps": 3}
+    given: dict[str, Any] = {
+        "session_id": "s",
+        "turn_id": "t",
+        "content": [{"kind": "text", "text": "a\u2028b"}],
+        "max_steps": 3,
+    }
     assert structure("turn.start", given) == TurnStart(**given)
     assert structure("session.list", {}) == SessionList()
 

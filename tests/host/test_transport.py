@@ -240,6 +240,32 @@ def test_frames_go_out_in_order_and_senders_wait_while_too_many_do() -> None:
     go(main())
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_cancelled_frame_was_not_sent_and_a_sent_one_is_not_cancelled(late: bool) -> None:
+    async def main() -> None:
+        transport, theirs = await pair()
+        with theirs:
+            await stuff(transport)
+            line = json.loads(of_size(MAX_FRAME))
+            sending = [asyncio.ensure_future(transport.send(line)) for _ in range(4)]
+            await turns()
+            last = sending[-1]
+            assert not last.done()
+            # There is room in the same moment in which it is cancelled.
+            transport._has_room = lambda line: True  # type: ignore[method-assign]
+            waiting = transport.waiting
+            first, then = (transport._pump, last.cancel) if late else (last.cancel, transport._pump)
+            first()
+            then()
+            await asyncio.wait({last})
+            assert last.cancelled() is not late
+            assert transport.waiting == (waiting if late else waiting - MAX_FRAME)
+            transport.abort()
+            await asyncio.gather(*sending, return_exceptions=True)
+
+    go(main())
+
+
 def test_bytes_that_wait_are_bounded() -> None:
     async def main() -> None:
         transport, theirs = await pair()
