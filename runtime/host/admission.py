@@ -226,7 +226,7 @@ def _busy(state: State, what: str) -> HostError:
 
 
 def _refuse_occupied(state: State, live: Live) -> None:
-    refusal = occupation(state, live) or live.refusal
+    refusal = live.refusal or occupation(state, live)
     if refusal is not None:
         raise refusal
 

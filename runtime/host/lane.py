@@ -124,7 +124,8 @@ class Lane:
     async def turn(self, turn_id: str) -> JsonObject:
         """How a turn stands, durably. Raises HostError (``not_found``), JournalError."""
         async with self._kernel.session(self.session_id) as session:
-            found = projection.turn(session.journal.state, self.session_id, turn_id)
+            running = None if self.root is None else self.root.turn_id
+            found = projection.turn(session.journal.state, self.session_id, turn_id, running=running)
             if found is None:
                 raise projection.no_turn(self.session_id, turn_id)
             if session.journal.durable_seq < session.journal.next_seq - 1:
@@ -167,7 +168,7 @@ class Lane:
             with suppress(Exception):
                 # What failed in a backend is told by its quarantine; the turn has its end all the same.
                 await asyncio.shield(self._stop_kernel(request))
-            await asyncio.shield(root.over)
+            await self._exited(root)
         elif found["status"] == "paused":
             await asyncio.shield(self._stop_kernel(request))
         elif found["status"] == "indeterminate":
@@ -176,6 +177,12 @@ class Lane:
         elif found["status"] in ("admitted", "created"):
             await self._append(lambda state: self._aborted(state, turn_id, request))
         await self._broadcast.settled()
+
+    async def _exited(self, root: Root) -> None:
+        """Waits until it is over, or has had the time that a backend has that does not end."""
+        await self._kernel.exited(self.session_id, root.run_id)
+        if root.turn_id not in self._kernel.status(self.session_id).turns:
+            await asyncio.shield(root.over)
 
     def _stop_kernel(self, request: StopRequest) -> "asyncio.Future[None]":
         return self._kernel.stop_session(
@@ -205,8 +212,9 @@ class Lane:
         if turn["status"] not in projection.AT_REST:
             raise HostError(
                 "session_unavailable",
-                f"turn {turn_id} of session {self.session_id} was stopped, and its end could not be written; stop it "
-                "again",
+                self._kernel.status(self.session_id).quarantined
+                or f"turn {turn_id} of session {self.session_id} was stopped, and its end could not be written; stop "
+                "it again",
             )
         retracted = [
             *(sequence(stopped.data.get("retract")) if stopped else ()),
@@ -227,7 +235,7 @@ class Lane:
             with suppress(Exception):
                 # What failed is told by those whose it is; the turn has its end, or the next host gives it one.
                 await asyncio.shield(self._kernel.stop_session(self.session_id, source=HOST_SHUTDOWN))
-            await asyncio.shield(root.over)
+            await self._exited(root)
 
     # ------------------------------------------------------------ continuations
 
@@ -254,6 +262,10 @@ class Lane:
         return {"turn": turn, "revision": receipt.seq if receipt else turn["revision"]}
 
     # ------------------------------------------------------------ what comes next
+
+    async def close_open(self) -> None:
+        """Closes what a dead host left open in it, where that could not be done before. Raises JournalError."""
+        await self._append(lambda state: [] if self.root is not None else plan_closers(state).drafts)
 
     def advance(self) -> None:
         """Begins what waits, if the session is at rest."""
@@ -293,7 +305,15 @@ class Lane:
     # ------------------------------------------------------------ the root turn
 
     async def _decided(self, decide: Callable[[State], Decision]) -> tuple[Decision, int]:
-        """What was decided, durably, and the number of the newest event that it made. Its turn runs from here on."""
+        """What was decided, durably, and the number of the newest event that it made. Its turn runs from here on.
+
+        What was begun is finished although the caller is cancelled.
+        """
+        carrying = self._floor.spawn(self._carried_out(decide), f"command in session {self.session_id}")
+        carrying.add_done_callback(seen)
+        return await asyncio.shield(carrying)
+
+    async def _carried_out(self, decide: Callable[[State], Decision]) -> tuple[Decision, int]:
         made: list[tuple[Decision, Root | None]] = []
 
         def drafts(session: OpenSession) -> Sequence[Draft]:
@@ -307,8 +327,6 @@ class Lane:
             events = await self._kernel.append(self.session_id, drafts)
         except BaseException as error:
             if made and (root := made[-1][1]) is not None:
-                if isinstance(error, asyncio.CancelledError):
-                    raise  # the append goes on without whoever wanted it
                 self._give_back(root, error)
             raise
         decision, root = made[-1]
