@@ -26,7 +26,7 @@ def snapshot(state: State, session_id: str, *, running: str | None, unavailable:
     """What a snapshot holds but for its two numbers and its streams. ``running``: the turn that this process runs;
     ``unavailable``: why its journal cannot be used now.
     """
-    root = None if state.admissions.tip is None else turn(state, session_id, state.admissions.tip)
+    root = None if state.admissions.tip is None else turn(state, session_id, state.admissions.tip, running=running)
     settings = state.session.settings()
     status = "idle" if root is None or root["status"] in AT_REST else _SESSION.get(root["status"], root["status"])
     session: JsonObject = {
@@ -50,9 +50,10 @@ def snapshot(state: State, session_id: str, *, running: str | None, unavailable:
     }
 
 
-def turn(state: State, session_id: str, turn_id: str) -> JsonObject | None:
+def turn(state: State, session_id: str, turn_id: str, *, running: str | None) -> JsonObject | None:
     """``{session_id, turn_id, run_id, status, revision, reason?, failure_class?, message?}``; None: there is no such
     turn. ``run_id`` is that of its newest run, ``revision`` the number of the newest event that is about it.
+    ``running``: the turn that this process runs, of which nothing is in doubt.
     """
     admission = state.admissions.open.get(turn_id)
     if admission is not None and admission.started_seq is None and not state.turns.known(turn_id):
@@ -63,8 +64,9 @@ def turn(state: State, session_id: str, turn_id: str) -> JsonObject | None:
         return None
     run_id = row["run_ids"][-1] if row["run_ids"] else ""
     open_turn = state.turns.open.get(turn_id)
-    if open_turn is not None and open_turn.rest is not None:
-        return _turn(session_id, turn_id, run_id, open_turn.rest, row["last_seq"])
+    rest = None if open_turn is None else open_turn.rest
+    if rest is not None and (rest, turn_id) != ("indeterminate", running):
+        return _turn(session_id, turn_id, run_id, rest, row["last_seq"])
     run = state.run_row(run_id) or {}
     said = _turn(session_id, turn_id, run_id, run.get("status", "running"), run.get("seq") or row["last_seq"])
     if open_turn is None and said["status"] in AT_REST:

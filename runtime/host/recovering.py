@@ -5,12 +5,13 @@ the queue: in this order. What is in order by its snapshot is not opened.
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from typing import Final
 
 import attrs
 
-from ...journal.errors import JournalError
+from ...journal.errors import JournalError, JournalWriteError
 from ...journal.events import JsonObject
 from ..errors import RuntimeFailure, describe
 from ..lifecycle import log
@@ -22,6 +23,8 @@ from .lane import Lane
 _AT_ONCE: Final = 8
 #: So many that failed are listed.
 _LISTED: Final = 100
+#: Seconds until one whose journal could not be written is tried again, and again.
+_AGAIN: Final = (0.1, 0.5, 2.0, 5.0)
 #: What of a row says that there is something to do, although the journal is in order. None: it cannot tell.
 _DUE: Final = ("unsettled", "active_plan", "pending_handoff", "queued", "admitted")
 
@@ -83,18 +86,38 @@ class Recovering:
 
     async def _one(self, session_id: str) -> None:
         self.report.recovered += 1
+        if isinstance(await self._taken_up(session_id), JournalWriteError):
+            again = asyncio.ensure_future(self._again(session_id))
+            self._late.add(again)
+            again.add_done_callback(self._late.discard)
+
+    async def _again(self, session_id: str) -> None:
+        """A disk that was full, or failed, may be in order by now."""
+        for seconds in itertools.chain(_AGAIN, itertools.repeat(_AGAIN[-1])):
+            await asyncio.sleep(seconds)
+            if not isinstance(await self._taken_up(session_id, opened=True), JournalWriteError):
+                return
+
+    async def _taken_up(self, session_id: str, *, opened: bool = False) -> BaseException | None:
+        """Why it could not be. ``opened``: somebody may have looked into it here since, and have it open."""
+        error: BaseException | None
         try:
+            if opened:
+                await self._lane(session_id).close_open()
             found = await self._manager.recover(session_id)
-            if found.state == "failed":
-                assert found.error is not None
-                self._failed(session_id, found.error)
-            elif found.state != "open":
+            error = found.error
+            if found.state not in ("failed", "open"):
                 await self._go_on(found)
-        except (JournalError, RuntimeFailure) as error:
-            self._failed(session_id, error)
-        except Exception as error:
+        except (JournalError, RuntimeFailure) as failure:
+            error = failure
+        except Exception as failure:
             log.exception("session %s could not be taken up", session_id)
+            error = failure
+        if error is None:
+            self.report.failed.pop(session_id, None)
+        else:
             self._failed(session_id, error)
+        return error
 
     async def _go_on(self, found: Recovered) -> None:
         lane = self._lane(found.session_id)

@@ -172,20 +172,21 @@ async def end(driver: Driver, root: Hosted) -> None:
 @attrs.frozen
 class Story:
     """``script`` is what the client asks for while its host dies; ``before``, with a host that is killed behind it, or
-    has ended.
+    has ended. ``leaves``: what stands in the journal then, where nothing goes wrong.
     """
 
     script: Script
+    leaves: bytes
     before: Script | None = None
 
 
 STORIES: Final = {
-    "talk": Story(talk),
-    "hand over": Story(hand_over),
-    "take over": Story(take_over, hand_over),
-    "recover": Story(be_there, begin_talking),
-    "resume": Story(resume, hold),
-    "manage": Story(manage),
+    "talk": Story(talk, b'"retract":["f2"'),
+    "hand over": Story(hand_over, b'"handoff/pause"'),
+    "take over": Story(take_over, b'"purpose":"handoff"', hand_over),
+    "recover": Story(be_there, b'"aborted","source":"host_shutdown"', begin_talking),
+    "resume": Story(resume, b'"purpose":"resume"', hold),
+    "manage": Story(manage, b'"status":"cancelled","reason":"no"'),
 }
 
 
@@ -229,6 +230,7 @@ class Stage:
             (said,) = await host.over()
         code, operations = map(int, said.split())
         assert code == 0
+        assert self.story.leaves in root.raw()
         self.operations = operations
 
 
@@ -257,7 +259,8 @@ def stages(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Callab
 #: What a request is refused with that comes again, although it came too late the first time.
 LATE: Final = {
     "interaction.answer": ("already_resolved",),
-    "turn.start": (),
+    # Nobody carries a plan out any more whose host was killed.
+    "plan.cancel": ("operation_conflict",),
 }
 
 

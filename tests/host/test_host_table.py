@@ -6,7 +6,9 @@ What was made by hand is taken up by one host, looked at, and then by two more, 
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import attrs
@@ -16,7 +18,7 @@ from maka.journal.digests import digest_of
 from maka.journal.events import Draft
 from maka.runtime.host import HostError
 from support.builder import seal
-from support.host_kills import ANSWER, Driver, Hosted, assert_sound, driven, hosted
+from support.host_kills import ANSWER, Driver, Gone, Hosted, assert_sound, driven, hosted
 from support.hosts import refused
 from support.nursery import Nursery
 
@@ -459,3 +461,327 @@ def test_what_cannot_be_used_is_reported_by_itself(world: World) -> None:
             for _, sentence in told:
                 assert str(world.root.store.path(session_id)) in sentence
                 assert "maka journal" in sentence
+
+
+# ---------------------------------------------------------------- hosts that were killed there
+
+
+@attrs.define
+class Scene:
+    """A session in which a host dies. Its turns and messages have its name in their ids."""
+
+    root: Hosted
+    name: str
+    driver: Any = None
+    run_id: str = ""
+
+    @property
+    def turn_id(self) -> str:
+        return f"t-{self.name}"
+
+    async def ask(self, operation: str, **input: Any) -> Any:
+        return await self.driver.ask(operation, session_id=self.name, **input)
+
+    async def start(self, text: str) -> None:
+        self.run_id = (await self.ask("turn.start", turn_id=self.turn_id, content=text))["turn"]["run_id"]
+
+    async def queue(self, *names: str) -> None:
+        """Follow-ups that hold their turns, and steering, which begins with an s."""
+        for name in names:
+            placement = "current_turn" if name.startswith("s") else "next_turn"
+            given = {"message_id": f"{name}-{self.name}", "content": f"hold {name}", "placement": placement}
+            await self.ask("turn.message.submit", **given)
+
+    async def answer(self) -> None:
+        asked = await self.driver.until(self.name, lambda shown: [*shown["interactions"]["pending"], None][0])
+        await self.ask("interaction.answer", interaction_id=asked["interaction_id"], answer=ANSWER)
+
+    async def stop(self, **more: Any) -> None:
+        await self.ask("turn.stop", turn_id=self.turn_id, run_id=self.run_id, stop_id="stop", **more)
+
+    # what the next host makes of it
+
+    async def turn(self) -> Any:
+        return await self.driver.client.query_turn(self.name, self.turn_id)
+
+    def data(self, type_: str) -> list[dict[str, Any]]:
+        return data(self.root.raw(self.name), type_)
+
+    def sent(self) -> list[str]:
+        return [run_id for session_id, run_id in self.root.sends() if session_id == self.name]
+
+    async def assert_restarted(self) -> None:
+        turn = await self.turn()
+        assert RESTARTED.items() <= turn.items()
+        assert [each["reason"] for each in self.data("turn/end")][:1] == [{"kind": "interrupted"}]
+
+    async def assert_follows(self, first: str | None, *waiting: str) -> None:
+        """What was queued: the first runs and names the turn, the others wait."""
+        shown = await self.driver.snapshot(self.name)
+        entries = [each["message_id"] for each in shown["queue"]["followup"]]
+        assert entries == [f"{name}-{self.name}" for name in waiting]
+        assert shown["queue"]["steering"] == []
+        admissions = self.data("turn/admitted")
+        if first is None:
+            assert shown["root_turn"]["turn_id"] == self.turn_id
+            return
+        assert [each["message_id"] for each in admissions[1:]] == [f"{first}-{self.name}"]
+        assert admissions[1]["previous_root_turn_id"] == self.turn_id
+        assert shown["root_turn"]["turn_id"] == admissions[1]["turn_id"]
+        assert shown["root_turn"]["status"] == "running"
+        assert self.sent()[-1] == admissions[1]["run_id"]
+
+
+Doing = Callable[[Scene], Any]
+
+
+@attrs.frozen
+class Point:
+    """``at``: a part of the event's JSON, with the session's name for ``NAME``; ``handed``: a host before has handed
+    over what ``script`` began, and the one that dies is its successor, who is asked for nothing.
+    """
+
+    at: str
+    script: Doing
+    check: Doing
+    when: str = "behind"
+    handed: bool = False
+
+
+async def hold(scene: Scene) -> None:
+    await scene.start("hold it")
+
+
+async def question(scene: Scene) -> None:
+    await scene.start("ask it")
+    await scene.queue("f1")
+    await scene.answer()
+
+
+async def ask(scene: Scene) -> None:
+    await scene.start("ask it")
+
+
+async def steer(scene: Scene) -> None:
+    await scene.start("ask it")
+    await scene.queue("f1", "s1")
+    await scene.answer()
+
+
+async def crowd(scene: Scene) -> None:
+    await scene.start("hold it")
+    await scene.queue("f1", "f2", "f3")
+
+
+async def halt(scene: Scene) -> None:
+    await scene.start("hold it")
+    await scene.queue("f1")
+    await scene.stop()
+
+
+async def take_back(scene: Scene) -> None:
+    await scene.start("hold it")
+    await scene.queue("f1")
+    await scene.stop(retract=True)
+
+
+async def hand(scene: Scene) -> None:
+    await scene.start("steps 40")
+    await scene.queue("f1")
+    await scene.driver.client.shutdown(mode="handoff")
+    assert scene.root.host is not None
+    await scene.root.host.over()
+
+
+async def is_run(scene: Scene) -> None:
+    [admission] = scene.data("turn/admitted")
+    turn = await scene.turn()
+    assert (turn["status"], turn["run_id"]) == ("running", admission["run_id"])
+    assert scene.sent() == [admission["run_id"]]
+
+
+async def is_restarted(scene: Scene) -> None:
+    await scene.assert_restarted()
+
+
+async def is_closed(scene: Scene) -> None:
+    await scene.assert_restarted()
+    [asked], [resolved] = scene.data("interaction/requested"), scene.data("interaction/resolved")
+    assert resolved["outcome"] == {"kind": "closure", "reason": "host_restarted"}
+    ids = {"interaction_id": asked["interaction_id"], "answer": ANSWER}
+    client = scene.driver.client
+    assert await refused(client.request("interaction.answer", {"session_id": scene.name, **ids})) == "already_resolved"
+    await scene.assert_follows(None)
+
+
+async def is_answered(scene: Scene) -> None:
+    await scene.assert_restarted()
+    [resolved] = scene.data("interaction/resolved")
+    assert resolved["outcome"] == ANSWER
+    await scene.assert_follows("f1")
+
+
+async def is_cancelled(scene: Scene) -> None:
+    turn = await scene.turn()
+    assert (turn["status"], turn["reason"]) == ("cancelled", {"kind": "aborted", "source": "user"})
+    await scene.assert_follows("f1")
+
+
+async def is_taken_back(scene: Scene) -> None:
+    assert (await scene.turn())["status"] == "cancelled"
+    await scene.assert_follows(None)
+
+
+async def is_queued(scene: Scene) -> None:
+    await scene.assert_restarted()
+    await scene.assert_follows("f1", "f2")
+
+
+async def is_queued_again(scene: Scene) -> None:
+    await scene.assert_restarted()
+    await scene.assert_follows("s1", "f1")
+
+
+async def is_said(scene: Scene) -> None:
+    await scene.assert_restarted()
+    assert [each["message_id"] for each in scene.data("user/message")][1:2] == [f"s1-{scene.name}"]
+    await scene.assert_follows("f1")
+
+
+async def is_over(scene: Scene) -> None:
+    assert (await scene.turn())["status"] == "completed"
+    await scene.assert_follows("f1")
+
+
+async def is_resumed(scene: Scene) -> None:
+    [pause] = scene.data("handoff/pause")
+    await scene.driver.until(scene.name, lambda shown: shown["root_turn"]["turn_id"] != scene.turn_id)
+    turn = await scene.turn()
+    assert (turn["status"], turn["run_id"]) == ("completed", pause["successor_run_id"])
+    [claim], [start] = scene.data("continuation/claim"), scene.data("continuation/start")
+    assert claim["claim_id"] == start["claim_id"] == pause["claim_id"]
+    assert scene.sent()[:2] == [pause["run_id"], pause["successor_run_id"]]
+    await scene.driver.until(scene.name, lambda shown: shown["root_turn"]["status"] == "running")
+    await scene.assert_follows("f1")
+
+
+async def is_in_doubt(scene: Scene) -> None:
+    turn = await scene.turn()
+    assert turn["status"] == "indeterminate"
+    shown = await scene.driver.snapshot(scene.name)
+    assert shown["session"]["status"] == "indeterminate"
+    assert shown["root_turn"] == turn
+    assert [each["message_id"] for each in shown["queue"]["followup"]] == [f"f1-{scene.name}"]
+    before = scene.root.raw(scene.name)
+    await scene.root.restart()
+    async with driven(scene.root, []) as driver:
+        scene.driver = driver
+        assert await scene.turn() == turn
+        assert scene.root.raw(scene.name) == before
+        # Whoever wants to go on settles it.
+        await scene.queue("f2")
+        await driver.until(scene.name, lambda shown: shown["root_turn"]["status"] == "running")
+        turn = await scene.turn()
+        assert (turn["status"], turn["failure_class"]) == ("failed", "continuation_indeterminate")
+        await scene.assert_follows("f1", "f2")
+
+
+POINTS: Final = {
+    "admitted": Point('"turn/admitted","data":{"turn_id":"t-NAME"', hold, is_run),
+    "begun": Point('"turn/start","data":{"turn_id":"t-NAME"', hold, is_restarted),
+    "asked": Point('"interaction/requested"', ask, is_closed),
+    "answered": Point('"outcome":{"kind":"question_answer"', question, is_answered),
+    "stopping": Point('"turn/stop_requested","data":{"stop_id":"stop","turn_id":"t-NAME"', halt, is_cancelled),
+    "retracting": Point('"retract":["f1-NAME"]', take_back, is_taken_back),
+    "accepted": Point('"message/accepted","data":{"message_id":"f2-NAME"', crowd, is_queued),
+    "steering": Point('"user/message","data":{"message_id":"s1-NAME"', steer, is_queued_again, "before"),
+    "steered": Point('"user/message","data":{"message_id":"s1-NAME"', steer, is_said),
+    "ended": Point('"turn/end","data":{"turn_id":"t-NAME"', question, is_over),
+    "settled": Point('"message_id":"f1-NAME","previous_root_turn_id"', question, is_over, "before"),
+    "succeeded": Point('"message_id":"f1-NAME","previous_root_turn_id"', question, is_over),
+    "paused": Point('"handoff/pause"', hand, is_resumed),
+    "paused-and-claimed": Point('"continuation/claim"', hand, is_resumed, handed=True),
+    "paused-and-created": Point('"type":"run/created"', hand, is_resumed, handed=True),
+    "started": Point('"continuation/start"', hand, is_in_doubt, handed=True),
+}
+
+
+def test_hosts_that_were_killed_there(tmp_path: Path, nursery: Nursery) -> None:
+    async def test() -> None:
+        async with hosted(tmp_path / "root", nursery) as root:
+            scenes = [(Scene(root, name), point) for name, point in POINTS.items()]
+            for scene, point in scenes:
+                root.create(scene.name)
+                try:
+                    await _played(root, scene, point)
+                    await _ended(root)
+                except BaseException as error:
+                    error.add_note(f"killed where it was {scene.name}")
+                    raise
+            await root.begin()
+            await root.stop()
+            before = root.journals()
+            for _ in range(2):
+                await root.begin()
+                await root.stop()
+                assert root.journals() == before
+            for scene, _ in scenes:
+                assert_sound(root, scene.name)
+
+    asyncio.run(test())
+
+
+async def _played(root: Hosted, scene: Scene, point: Point) -> None:
+    death = {"at": point.at.replace("NAME", scene.name), "when": point.when}
+    if point.handed:
+        await root.begin()
+        async with driven(root, []) as scene.driver:
+            await point.script(scene)
+    with suppress(Gone):
+        host = await root.begin(**death)
+        async with driven(root, []) as scene.driver:
+            await point.script(scene)
+            await host.over()
+    assert root.host is not None
+    assert await root.host.over() == [], "it lives"
+    await root.begin()
+    async with driven(root, []) as scene.driver:
+        await point.check(scene)
+
+
+async def _ended(root: Hosted) -> None:
+    """Stops what the host runs in any session, and takes back what waits."""
+    async with driven(root, []) as driver:
+        for row in (await driver.client.status())["active"]:
+            await driver.client.interrupt_turn(row["session_id"], row["turn_id"], row["run_id"])
+    await root.stop()
+
+
+def test_a_handoff_that_nobody_here_can_finish_waits(tmp_path: Path, nursery: Nursery) -> None:
+    async def test() -> None:
+        async with hosted(tmp_path / "root", nursery) as root:
+            scene = Scene(root, "s")
+            root.create()
+            await root.begin()
+            async with driven(root, []) as scene.driver:
+                await hand(scene)
+            sealed = root.raw()
+            for _ in range(2):
+                await root.begin(app="toolless")
+                async with driven(root, []) as scene.driver:
+                    turn, shown = await scene.turn(), await scene.driver.snapshot("s")
+                    assert turn["status"] == shown["session"]["status"] == "paused"
+                    assert shown["root_turn"] == turn
+                    assert [each["message_id"] for each in shown["queue"]["followup"]] == ["f1-s"]
+                    client = scene.driver.client
+                    assert await refused(client.start_turn("s", "quick", turn_id="other")) == "session_busy"
+                    assert (await client.status())["sessions"]["failed"] == []
+                await root.stop()
+                assert root.raw() == sealed
+            await root.begin()
+            async with driven(root, []) as scene.driver:
+                await is_resumed(scene)
+            await _ended(root)
+            assert_sound(root, "s")
+
+    asyncio.run(test())

@@ -19,7 +19,7 @@ import maka
 from maka.journal import files
 from maka.runtime import App
 from maka.runtime.backends.base import SendInput, text_of
-from maka.runtime.backends.scripted import Never, Part, Question, Tool, scripted_backend
+from maka.runtime.backends.scripted import Faults, Never, Part, Question, ScriptedBackends, Tool
 from maka.runtime.host import HostError, HostUnreachable, SubscriptionClosed
 from maka.runtime.host.endpoint import read_registration
 from maka.runtime.host.process import main
@@ -57,8 +57,8 @@ class Death:
 _outside: Path | None = None
 
 
-def serve(root: str, death: dict[str, Any]) -> None:
-    """A host, to its end. Prints its exit code and how many file operations it has done."""
+def serve(root: str, app: str, death: dict[str, Any]) -> None:
+    """A host with an app of this module, to its end. Prints its exit code, and how many file operations it has done."""
     global _outside
     place = Path(root)
     _outside = place.parent / f"{place.name}.sends"
@@ -70,7 +70,7 @@ def serve(root: str, death: dict[str, Any]) -> None:
     operations.watch()
     if given.at:
         _die_at(given)
-    code = main(root, "support.host_kills:app")
+    code = main(root, f"support.host_kills:{app}")
     print(code, operations.count, flush=True)
 
 
@@ -117,11 +117,20 @@ def play(input: SendInput) -> list[Part]:
     return [f"done: {word} {rest}"]
 
 
-app = App(
-    backends={"scripted": scripted_backend(play, steps=True, composition=COMPOSITION)},
-    default_backend="scripted",
-    permission_mode="bypass",
-)
+class Backends(ScriptedBackends):
+    """Somebody else can go on with what its runs have called."""
+
+    tool_names = ("look",)  # type: ignore[assignment]
+
+
+def _app(kind: type[ScriptedBackends]) -> App:
+    backends = kind(play, repeat=False, steps=True, faults=[Faults()], composition=COMPOSITION)
+    return App(backends={"scripted": backends}, default_backend="scripted", permission_mode="bypass")
+
+
+app = _app(Backends)
+#: It cannot finish what ``app`` has handed over, for it lacks the tool.
+toolless = _app(ScriptedBackends)
 
 
 # ---------------------------------------------------------------- in the test's
@@ -138,8 +147,8 @@ class Refused(Gone):
 class Forked:
     """A host's process."""
 
-    def __init__(self, root: Path, nursery: Nursery, death: Death) -> None:
-        self.life: Life = nursery.life("support.host_kills:serve", str(root), attrs.asdict(death))
+    def __init__(self, root: Path, nursery: Nursery, app: str, death: Death) -> None:
+        self.life: Life = nursery.life("support.host_kills:serve", str(root), app, attrs.asdict(death))
         #: What it prints up to its end.
         self.ended: asyncio.Future[list[str]] = asyncio.ensure_future(asyncio.to_thread(self.life.rest))
 
@@ -177,10 +186,10 @@ class Hosted(Root):
         path = self.path.parent / f"{self.path.name}.log"
         return path.read_text() if path.exists() else ""
 
-    async def begin(self, **death: Any) -> Forked:
+    async def begin(self, *, app: str = "app", **death: Any) -> Forked:
         """A host that is ready, or Gone."""
         await self.kill()
-        self.host = Forked(self.path, self.nursery, Death(**death))
+        self.host = Forked(self.path, self.nursery, app, Death(**death))
         async with asyncio.timeout(PATIENCE):
             while True:
                 found = read_registration(self.path)
