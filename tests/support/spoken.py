@@ -38,7 +38,7 @@ PARTS: dict[str, list[Any]] = {
     "fail": [Fail("provider_quota", message="there is no credit left")],
     "long": ["So much", End("max_tokens")],
     "for ever": ["I wait. ", Wait()],
-    "steps": [*[Tool("step", {}, "done", seconds=0.05) for _ in range(40)], "Done."],
+    "steps": [*[Tool("step", {}, "done", seconds=0.05) for _ in range(12)], "Done."],
 }
 
 
