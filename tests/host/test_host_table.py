@@ -537,15 +537,19 @@ Doing = Callable[[Scene], Any]
 
 @attrs.frozen
 class Point:
-    """``at``: a part of the event's JSON, with the session's name for ``NAME``; ``handed``: a host before has handed
-    over what ``script`` began, and the one that dies is its successor, who is asked for nothing.
+    """``at``: a part of the event's JSON, with the session's name for ``NAME``. ``first``: what was asked of a host
+    before, which has ended or was killed behind it.
     """
 
     at: str
     script: Doing
     check: Doing
     when: str = "behind"
-    handed: bool = False
+    first: Doing | None = None
+
+
+async def nothing(scene: Scene) -> None:
+    """The host does by itself what there is to do."""
 
 
 async def hold(scene: Scene) -> None:
@@ -593,6 +597,12 @@ async def hand(scene: Scene) -> None:
     await scene.root.host.over()
 
 
+async def resume(scene: Scene) -> None:
+    found = await scene.driver.client.query_resume(scene.name)
+    given = {"source_run_id": found["source_run_id"], "high_water": found["high_water"]}
+    await scene.ask("turn.resume.start", turn_id="again", **given)
+
+
 async def is_run(scene: Scene) -> None:
     [admission] = scene.data("turn/admitted")
     turn = await scene.turn()
@@ -602,6 +612,23 @@ async def is_run(scene: Scene) -> None:
 
 async def is_restarted(scene: Scene) -> None:
     await scene.assert_restarted()
+
+
+async def is_restarted_and_followed(scene: Scene) -> None:
+    await scene.assert_restarted()
+    await scene.assert_follows("f1")
+
+
+async def is_not_resumed(scene: Scene) -> None:
+    """What was claimed and not started is ended; who asks again is told so."""
+    await scene.assert_restarted()
+    turn = await scene.driver.client.query_turn(scene.name, "again")
+    assert turn["status"] == "failed"
+    assert turn["failure_class"] == "continuation_abandoned_before_provider_dispatch"
+    [claim] = scene.data("continuation/claim")
+    given = {"source_run_id": claim["source"]["run_id"], "high_water": claim["source"]["high_water"]}
+    assert (await scene.ask("turn.resume.start", turn_id="again", **given))["turn"] == turn
+    assert turn["run_id"] not in scene.sent()
 
 
 async def is_closed(scene: Scene) -> None:
@@ -700,9 +727,15 @@ POINTS: Final = {
     "settled": Point('"message_id":"f1-NAME","previous_root_turn_id"', question, is_over, "before"),
     "succeeded": Point('"message_id":"f1-NAME","previous_root_turn_id"', question, is_over),
     "paused": Point('"handoff/pause"', hand, is_resumed),
-    "paused-and-claimed": Point('"continuation/claim"', hand, is_resumed, handed=True),
-    "paused-and-created": Point('"type":"run/created"', hand, is_resumed, handed=True),
-    "started": Point('"continuation/start"', hand, is_in_doubt, handed=True),
+    "pausing": Point('"handoff/pause"', hand, is_restarted_and_followed, "before"),
+    "taking-over": Point('"continuation/claim"', nothing, is_resumed, "before", first=hand),
+    "claimed": Point('"continuation/claim"', nothing, is_resumed, first=hand),
+    "created": Point('"type":"run/created"', nothing, is_resumed, first=hand),
+    "started": Point('"continuation/start"', nothing, is_in_doubt, first=hand),
+    "composed": Point('"run/composition"', nothing, is_in_doubt, first=hand),
+    "stepping": Point('"type":"step/start"', nothing, is_restarted_and_followed, first=hand),
+    "finished": Point('"turn/end","data":{"turn_id":"t-NAME"', nothing, is_over, first=hand),
+    "resuming": Point('"continuation/claim"', resume, is_not_resumed, first=hold),
 }
 
 
@@ -733,10 +766,10 @@ def test_hosts_that_were_killed_there(tmp_path: Path, nursery: Nursery) -> None:
 
 async def _played(root: Hosted, scene: Scene, point: Point) -> None:
     death = {"at": point.at.replace("NAME", scene.name), "when": point.when}
-    if point.handed:
+    if point.first is not None:
         await root.begin()
         async with driven(root, []) as scene.driver:
-            await point.script(scene)
+            await point.first(scene)
     with suppress(Gone):
         host = await root.begin(**death)
         async with driven(root, []) as scene.driver:
