@@ -52,7 +52,8 @@ def snapshot(state: State, session_id: str, *, running: str | None, unavailable:
 
 def turn(state: State, session_id: str, turn_id: str, *, running: str | None) -> JsonObject | None:
     """``{session_id, turn_id, run_id, status, revision, reason?, failure_class?, message?}``; None: there is no such
-    turn. ``run_id`` is that of its newest run, ``revision`` the number of the newest event that is about it.
+    turn. ``run_id`` is that of its newest run, ``revision`` the number of the event that has made it stand so: it was
+    admitted, its run was opened, has ended, or was handed over.
     ``running``: the turn that this process runs, of which nothing is in doubt.
     """
     admission = state.admissions.open.get(turn_id)
