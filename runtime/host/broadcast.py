@@ -52,6 +52,8 @@ class Broadcast:
         self._told = -1
         #: Its journal was opened again since something was told: what came in between is read from the file.
         self._reopened = False
+        #: Runs that are over, and may have left text that no message holds.
+        self._over: set[str] = set()
         self._dirty = False
         self._publishing: asyncio.Task[None] | None = None
 
@@ -127,12 +129,12 @@ class Broadcast:
             await asyncio.wait({self._publishing})
 
     def over(self, run_id: str) -> None:
-        """A run is over: text of it that no message holds is void."""
-        for key in [key for key, stream in self._streams.items() if stream.run_id == run_id]:
-            stream = self._streams.pop(key)
-            void = TextStream(key, stream.turn_id, run_id)
-            for subscription in self._subscriptions:
-                subscription.text(void, 0, 0, reset=True, complete=True)
+        """A run is over: text of it that no message holds is void, once all that it wrote is told."""
+        self._over.add(run_id)
+        if self._subscriptions:
+            self.changed()
+        else:
+            self._void()
 
     # ------------------------------------------------------------ telling
 
@@ -167,6 +169,8 @@ class Broadcast:
         self._told = max(self._told, upto)
         for event in events:
             self._tell(event)
+        if not self._pending:
+            self._void()
         snapshot = self._numbered(content, upto)
         for subscription in self._subscriptions:
             # Who came later may have been shown the same already, or more.
@@ -203,6 +207,12 @@ class Broadcast:
         for subscription in self._subscriptions:
             if subscription.position < event.seq:
                 subscription.event(event)
+
+    def _void(self) -> None:
+        for key in [key for key, stream in self._streams.items() if stream.run_id in self._over]:
+            stream = self._streams.pop(key)
+            self._whole(TextStream(key, stream.turn_id, stream.run_id), None)
+        self._over.clear()
 
     def _complete(self, event: Event) -> None:
         """Live text gets what is missing of it, or is replaced, and is complete."""

@@ -108,6 +108,11 @@ class Connection:
         """Bytes that the client has taken. Who watches for a stall compares two looks."""
         return self._transport.progress
 
+    @property
+    def has_room(self) -> bool:
+        """Is there a place for any frame? Then ``send`` does not wait."""
+        return self._transport.has_room
+
     async def run(self) -> None:
         """Serves the client until one side ends the connection. Raises nothing but a cancellation."""
         watching = asyncio.get_running_loop().create_task(self._watch(), name=f"maka-host-watch-{self.id}")

@@ -146,7 +146,7 @@ class FramedTransport(asyncio.BufferedProtocol):
         line = encode(frame)
         if self._closing or self.lost.is_set():
             raise _gone()
-        if not self._senders and self._has_room(line):
+        if not self._senders and self._has_room(len(line)):
             self._enter(line)
             self._pump()
             return
@@ -173,6 +173,11 @@ class FramedTransport(asyncio.BufferedProtocol):
         else:
             self._enter(line)
             self._pump()
+
+    @property
+    def has_room(self) -> bool:
+        """Would any frame have its place at once? Then ``send`` does not wait."""
+        return not self._senders and self._has_room(MAX_FRAME)
 
     @property
     def waiting(self) -> int:
@@ -208,10 +213,10 @@ class FramedTransport(asyncio.BufferedProtocol):
     def _unsent(self) -> int:
         return 0 if self._wire is None else self._wire.get_write_buffer_size()
 
-    def _has_room(self, line: bytes) -> bool:
+    def _has_room(self, size: int) -> bool:
         inside = self._unsent()
         frames = len(self._queue) + bool(inside)
-        return frames < QUEUE_FRAMES and self._queued + inside + len(line) <= QUEUE_BYTES
+        return frames < QUEUE_FRAMES and self._queued + inside + size <= QUEUE_BYTES
 
     def _enter(self, line: bytes) -> None:
         self._queue.append(line)
@@ -224,7 +229,7 @@ class FramedTransport(asyncio.BufferedProtocol):
         if wire is None:
             return
         while True:
-            while self._senders and (self._senders[0][1] is None or self._has_room(self._senders[0][0])):
+            while self._senders and (self._senders[0][1] is None or self._has_room(len(self._senders[0][0]))):
                 line, place = self._senders.popleft()
                 if place is None or not place.done():
                     self._enter(line)

@@ -72,6 +72,11 @@ class Watcher:
 
     async def _sent(self, frame: JsonObject) -> bool:
         """Is it on its way? False: it was cut off meanwhile, and the frame was not sent."""
+        if self.connection.has_room:
+            await self.connection.send(frame)
+            # Whoever else has something to do comes first.
+            await asyncio.sleep(0)
+            return True
         sending = asyncio.ensure_future(self.connection.send(frame))
         sending.add_done_callback(seen)
         progress, looks = self.connection.progress, 0
