@@ -317,7 +317,8 @@ async def killed(stage: Stage, number: int, how: How) -> None:
             if how != "fails":
                 raise AssertionError("it was refused") from error
         except Gone:
-            pass
+            assert root.host is not None
+            await root.host.over()
         if how != "fails" or root.host is None or root.host.ended.done():
             await root.begin()
         async with driven(root, asked) as driver:
