@@ -79,7 +79,8 @@ class Subscription:
         self._news.set()
 
     def event(self, event: Event) -> None:
-        self._add(_Told(event_body(event), event.length))
+        body = event_body(event)
+        self._add(_Told(body, 0 if body["event"]["data"] is None else event.length))
 
     def projection(self, snapshot: JsonObject) -> None:
         """The newest takes the place of one that waits at the end, if that was of the same standing of the same turn:
