@@ -80,15 +80,16 @@ def runs(*others: str) -> Callable[[dict[str, Any]], Any]:
 
 async def begin_talking(driver: Driver, root: Hosted) -> None:
     await driver.ask("turn.start", session_id=S, turn_id="t1", content="ask first")
-    await driver.ask("turn.message.submit", session_id=S, message_id="s1", content="steer")
+    await driver.ask("turn.message.submit", session_id=S, message_id="s1", content="hold steering")
     await driver.ask("turn.message.submit", session_id=S, message_id="f1", content="hold one", placement="next_turn")
     await driver.ask("turn.message.submit", session_id=S, message_id="f2", content="quick two", placement="next_turn")
-    asked = await driver.until(S, asks("t1"))
-    await driver.ask("interaction.answer", session_id=S, interaction_id=asked, answer=ANSWER)
+    await driver.until(S, asks("t1"))
 
 
 async def talk(driver: Driver, root: Hosted) -> None:
     await begin_talking(driver, root)
+    asked = await driver.until(S, asks("t1"))
+    await driver.ask("interaction.answer", session_id=S, interaction_id=asked, answer=ANSWER)
     turn = await driver.until(S, runs("t1"))
     await driver.ask("turn.message.submit", session_id=S, message_id="f3", content="quick three")
     await driver.ask(
