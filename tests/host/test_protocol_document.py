@@ -3,21 +3,23 @@
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 import maka
+from maka.runtime import App, scripted_backend
 from maka.runtime.host import connection, handshake, inputs, protocol, server
-from maka.runtime.host.connection import Caller
+from maka.runtime.host.endpoint import read_registration
 from maka.runtime.host.host import Host
 from maka.runtime.host.operations import OPERATIONS
-from maka.runtime.host.protocol import HostError
+from maka.runtime.scripted import Say, Wait
 from support import documents
 from support.host_app import app
-from support.wire import EPOCH, ROOT, FakeServices, serving
+from support.wire import Raw
 
 PROTOCOL = (documents.DOCS / "protocol.md").read_text(encoding="utf-8")
 Json = dict[str, Any]
@@ -109,58 +111,128 @@ def test_every_command_has_the_id_that_makes_it_the_same() -> None:
         assert field.default is attrs.NOTHING, f"{name} can be asked without {key}"
 
 
-def test_the_conversation_takes_place() -> None:
-    lines = [line for line in documents.block(PROTOCOL, "text").splitlines() if line]
-    sent = {
-        id: frame for line in lines if (frame := json.loads(line[2:])) and (id := frame.get("id")) and line[0] == "→"
-    }
-    heard = {frame["id"]: frame for line in lines if line[0] == "←" and "id" in (frame := json.loads(line[2:]))}
-    pushed = [frame for line in lines if line[0] == "←" and (frame := json.loads(line[2:]))["kind"] == "frame"]
-
-    def answering(operation: str) -> Callable[[Any, Caller], Awaitable[Json]]:
-        waiting = [heard[id] for id, frame in sent.items() if frame["operation"] == operation]
-
-        async def answer(input: Any, caller: Caller) -> Json:
-            frame = waiting.pop(0)
-            if not frame["ok"]:
-                raise HostError(frame["error"]["code"], frame["error"]["message"])
-            if operation == "turn.start":
-
-                async def push() -> None:
-                    await caller.answered.wait()
-                    for frame in pushed:
-                        await caller.connection.send(frame)
-
-                services.spawn(push(), "push")
-            result: Json = frame["result"]
-            return result
-
-        return answer
-
-    services = FakeServices()
-    services.handlers = {name: answering(name) for name in ("session.create", "subscription.open", "turn.start")}
+def test_the_conversation_takes_place(tmp_path: Path) -> None:
+    lines = [line for line in documents.block(PROTOCOL, "text").splitlines() if line != "…"]
+    conversation = [(line[0], json.loads(line[2:])) for line in lines]
+    goes_on = asyncio.Event()
+    play = scripted_backend(
+        [[Say("A greeting.", thinking=True), Wait(until=goes_on), Say("Good morning, Ada.", pieces=2)]]
+    )
 
     async def main() -> None:
-        async with serving(services) as wire:
-            raw = await wire.connect()
-            for line in lines:
-                if line[0] == "→":
-                    await raw.write(line[2:].encode() + b"\n")
-                    continue
-                expected, frame = json.loads(line[2:]), await raw.receive()
-                if frame["kind"] == "welcome":
-                    frame["connection_id"] = expected["connection_id"]
-                    expected["server"]["version"] = maka.__version__
-                assert frame == expected
-            assert await raw.rest() == []
+        host = Host(tmp_path, App(backends={"scripted": play}, default_backend="scripted"))
+        async with served(host) as path:
+            heard = Heard(Raw(*await asyncio.open_unix_connection(path)), root=host.root)
+            for direction, frame in conversation:
+                if direction == "→":
+                    await heard.raw.send(heard.ours(frame))
+                else:
+                    await heard.expect(frame)
+                    if frame.get("id") == "4":
+                        goes_on.set()
+            assert await heard.raw.rest() == []
+            assert heard.numbers == [*range(1, len(heard.numbers) + 1)]
 
     asyncio.run(asyncio.wait_for(main(), 20))
-    assert (sent_root(lines), pushed[0]["host_epoch"]) == (ROOT, EPOCH)
 
 
-def sent_root(lines: list[str]) -> str:
-    root: str = json.loads(lines[0][2:])["root"]
-    return root
+#: Ids that are others each time; in the document they stand for those that are met here.
+IDS = {"root", "host_epoch", "connection_id", "subscription_id", "run_id", "message_id"}
+#: What is never the same.
+ALWAYS_NEW = {"ts", "last_activity", "version", "sequence"}
+
+
+class Heard:
+    """What a host says, beside what the document has it say."""
+
+    def __init__(self, raw: Raw, *, root: str) -> None:
+        self.raw = raw
+        self.numbers: list[int] = []
+        self._ids = {"/srv/maka": root}
+        self._replies: list[Json] = []
+        self._told: list[Json] = []
+        self._texts: dict[str, Json] = {}
+
+    def ours(self, frame: Json) -> Json:
+        return {key: self._ids.get(value, value) if isinstance(value, str) else value for key, value in frame.items()}
+
+    async def expect(self, frame: Json) -> None:
+        """Reads on until it is there. How much of a text or of what has changed is told at once is a matter of time."""
+        if frame["kind"] != "frame":
+            while not self._replies:
+                await self._read()
+            self._fits(frame, self._replies.pop(0))
+        elif (delta := frame.get("delta")) is not None:
+            end = delta["offset"] + len(delta["text"])
+            while (whole := self._text(delta)) is None or not (
+                len(whole["text"]) >= end and whole.get("complete", False) >= delta.get("complete", False)
+            ):
+                await self._read()
+            self._fits({**delta, "offset": 0}, {**whole, "text": whole["text"][delta["offset"] : end]})
+        else:
+            while not (self._told and self._place(self._told[0]) == self._place(frame)):
+                if self._told:
+                    self._told.pop(0)
+                else:
+                    await self._read()
+            self._fits(frame, self._told.pop(0))
+
+    @staticmethod
+    def _place(frame: Json) -> Any:
+        """By what a frame of the document finds its own."""
+        if frame["type"] == "event":
+            return frame["event"]["seq"]
+        turn = frame["snapshot"]["root_turn"]
+        return None if turn is None else turn["status"]
+
+    def _text(self, delta: Json) -> Json | None:
+        """The block so far, if anything of it has come."""
+        return self._texts.get(f"{delta['kind']} {delta['index']}")
+
+    async def _read(self) -> None:
+        frame = await self.raw.receive()
+        if frame["kind"] != "frame":
+            self._replies.append(frame)
+            return
+        self.numbers.append(frame["sequence"])
+        if (delta := frame.get("delta")) is None:
+            self._told.append(frame)
+            return
+        block = self._texts.setdefault(f"{delta['kind']} {delta['index']}", {**delta, "text": ""})
+        assert delta["offset"] == len(block["text"])
+        block |= {**delta, "offset": 0, "text": block["text"] + delta["text"]}
+
+    def _fits(self, told: Any, heard: Any, key: str = "") -> None:
+        """What the document leaves out may be anything."""
+        if isinstance(told, dict):
+            for name, value in told.items():
+                self._fits(value, heard[name], name)
+        elif isinstance(told, list):
+            assert len(told) == len(heard), key
+            for value, other in zip(told, heard, strict=True):
+                self._fits(value, other, key)
+        elif key in IDS:
+            assert self._ids.setdefault(told, heard) == heard, key
+            assert list(self._ids.values()).count(heard) == 1, f"{key} is that of another thing"
+        elif key in ALWAYS_NEW:
+            assert type(told) is type(heard), key
+        else:
+            assert told == heard, key
+
+
+@asynccontextmanager
+async def served(host: Host) -> AsyncIterator[str]:
+    """Where a host listens that is ready; it is ended in order."""
+    serving = asyncio.ensure_future(host.serve())
+    while host.state != "ready" and not serving.done():
+        await asyncio.sleep(0.005)
+    registration = read_registration(host.root)
+    assert registration is not None
+    try:
+        yield registration.endpoint
+    finally:
+        host.shut_down()
+        await serving
 
 
 # ---------------------------------------------------------------- shapes, of a host that serves
@@ -265,12 +337,7 @@ def test_shapes_are_those_of_a_host_that_serves(tmp_path: Path) -> None:
         await ask("host.shutdown")
 
     async def main() -> None:
-        host = Host(tmp_path, app)
-        serving = asyncio.ensure_future(host.serve())
-        while host.state != "ready":
-            await asyncio.sleep(0.005)
-        async with maka.connect(tmp_path) as client:
+        async with served(Host(tmp_path, app)), maka.connect(tmp_path) as client:
             await talk(client)
-        await serving
 
     asyncio.run(asyncio.wait_for(main(), 30))
