@@ -818,3 +818,24 @@ def test_a_handoff_that_nobody_here_can_finish_waits(tmp_path: Path, nursery: Nu
             assert_sound(root, "s")
 
     asyncio.run(test())
+
+
+def test_what_could_not_be_written_while_it_was_recovered_is_tried_again(tmp_path: Path, nursery: Nursery) -> None:
+    async def test() -> None:
+        async with hosted(tmp_path / "root", nursery) as root:
+            root.create("s", *RUNNING, accepted("f1", "hold one"))
+            await root.begin(at='"turn/end","data":{"turn_id":"t"', when="full")
+            async with driven(root, []) as driver:
+                # Those who look into it meanwhile are in nobody's way.
+                shown = await driver.until("s", lambda shown: shown["root_turn"]["turn_id"] != "t" and shown)
+                assert shown["root_turn"]["status"] in ("admitted", "running")
+                turn = await driver.client.query_turn("s", "t")
+                assert RESTARTED.items() <= turn.items()
+                await driver.until("s", lambda shown: shown["root_turn"]["status"] == "running")
+                assert (await driver.client.status())["sessions"]["failed"] == []
+            assert "cannot be used" in root.log
+            assert "No space left" in root.log
+            await _ended(root)
+            assert_sound(root, "s")
+
+    asyncio.run(test())

@@ -5,6 +5,7 @@ or around the write of an event. Each ``send`` to its backend leaves a line outs
 """
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -41,14 +42,15 @@ ANSWER: Final = {"kind": "question_answer", "answers": ["This"]}
 @attrs.frozen(kw_only=True)
 class Death:
     """``number``: of the file operation at which the host dies, or which fails: ``how``. ``at``: a part of the JSON of
-    an event; it dies ``before`` the write of the ``count``-th that has it, or ``behind`` that event's sync.
+    an event; it dies ``before`` the write of the ``count``-th that has it, or ``behind`` that event's sync, or that
+    write finds the disk ``full``.
     """
 
     number: int = 0
     how: How = "amid"
     at: str = ""
     count: int = 1
-    when: Literal["before", "behind"] = "behind"
+    when: Literal["before", "behind", "full"] = "behind"
 
 
 # ---------------------------------------------------------------- in the host's process
@@ -87,6 +89,8 @@ def _die_at(death: Death) -> None:
             if left[0] <= 0:
                 if death.when == "before":
                     die()
+                if death.when == "full":
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 doomed.add(fd)
         return write(fd, data)
 
