@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from ...journal.errors import JournalError, JournalWriteError
+from ...journal.errors import JournalError, JournalLocked, JournalWriteError
 from ...journal.events import JsonObject
 from ..errors import RuntimeFailure, describe
 from ..lifecycle import log
@@ -47,6 +47,10 @@ def is_due(row: JsonObject) -> bool:
     return row["verdict"] != "healthy" or any(row[key] is None or bool(row[key]) for key in _DUE)
 
 
+#: What may be over by itself: then it is tried again.
+_FOR_A_WHILE: Final = (JournalWriteError, JournalLocked)
+
+
 class Recovering:
     """``deadline``: seconds for one session; then it is reported, and goes on by itself."""
 
@@ -62,6 +66,11 @@ class Recovering:
         due = [row["session_id"] for row in await self._manager.list() if is_due(row)]
         free = asyncio.Semaphore(_AT_ONCE)
         await asyncio.gather(*(self._within(session_id, free) for session_id in due))
+
+    @property
+    def busy(self) -> bool:
+        """Is something still taken up?"""
+        return bool(self._late)
 
     async def cancel(self) -> None:
         """Gives up what is late."""
@@ -81,21 +90,19 @@ class Recovering:
                     "that is done"
                 )
                 log.error(self.report.failed[session_id])
-                # Told until it is done.
-                task.add_done_callback(lambda _: self.report.failed.pop(session_id, None))
 
     async def _one(self, session_id: str) -> None:
         self.report.recovered += 1
-        if isinstance(await self._taken_up(session_id), JournalWriteError):
+        if isinstance(await self._taken_up(session_id), _FOR_A_WHILE):
             again = asyncio.ensure_future(self._again(session_id))
             self._late.add(again)
             again.add_done_callback(self._late.discard)
 
     async def _again(self, session_id: str) -> None:
-        """A disk that was full, or failed, may be in order by now."""
+        """A disk that was full, or failed, may be in order by now; who had it open may have closed it."""
         for seconds in itertools.chain(_AGAIN, itertools.repeat(_AGAIN[-1])):
             await asyncio.sleep(seconds)
-            if not isinstance(await self._taken_up(session_id, opened=True), JournalWriteError):
+            if not isinstance(await self._taken_up(session_id, opened=True), _FOR_A_WHILE):
                 return
 
     async def _taken_up(self, session_id: str, *, opened: bool = False) -> BaseException | None:
@@ -106,6 +113,12 @@ class Recovering:
                 await self._lane(session_id).close_open()
             found = await self._manager.recover(session_id)
             error = found.error
+            if found.state == "open" and not self._manager.status(session_id).open:
+                error = JournalLocked(
+                    f"session {session_id} is open for writing in another process; it is taken up once that has closed "
+                    "it",
+                    path=self._manager.path(session_id),
+                )
             if found.state not in ("failed", "open"):
                 await self._go_on(found)
         except (JournalError, RuntimeFailure) as failure:

@@ -4,24 +4,29 @@ for: what a rule is about, and nothing else.
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, ParamSpec, Self
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, Self
+from unittest.mock import patch
 
 from maka.journal.errors import JournalWriteError
 from maka.journal.events import Draft, Event, JsonObject
 from maka.runtime.backends.base import BackendRegistry
 from maka.runtime.backends.scripted import Composition, Faults, Turn, scripted_backend
 from maka.runtime.continuation.safety import SafetyObservation
+from maka.runtime.host.admission import StopAsked
+from maka.runtime.host.connection import Caller
+from maka.runtime.host.host import Host
 from maka.runtime.host.lane import Floor, Lane
 from maka.runtime.host.messages import QueuedMessages
-from maka.runtime.host.operations import QueueRetract, TurnMessageSubmit, TurnStart
+from maka.runtime.host.operations import OPERATIONS, QueueRetract, TurnMessageSubmit, TurnStart
 from maka.runtime.host.protocol import HostError
 from maka.runtime.host.subscription import UNTOLD, Subscription
 from maka.runtime.interactions import JournalInteractions
 from maka.runtime.journals import OpenSession
 from maka.runtime.kernel.generations import Deadlines
 from maka.runtime.kernel.kernel import RuntimeKernel
-from maka.runtime.kernel.stops import StopRequest
 from maka.runtime.lifecycle import Lifecycle, LifecycleEvent
 
 from .memory_journals import BEGAN, MemoryJournal, MemoryJournals
@@ -104,7 +109,6 @@ class InHost:
         self.journals.on_sync = self.disk.sync
         self.backends = scripted_backend(play or turns, steps=True, faults=faults, composition=composition)
         self.draining = False
-        #: Settings of the sessions, as a ``session/updated`` has them, are the journal's; this is what was told.
         self.told: list[LifecycleEvent] = []
         self._ids = 0
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -217,7 +221,7 @@ class InHost:
             turn_id, run_id = turn["turn_id"], run_id or turn["run_id"]
         assert turn_id is not None
         assert run_id is not None
-        return await self.lane.stop(turn_id, run_id, StopRequest(stop_id, "user", **more))
+        return await self.lane.stop(turn_id, run_id, StopAsked(stop_id, "user", **more))
 
     async def turn(self, turn_id: str) -> JsonObject:
         return await self.lane.turn(turn_id)
@@ -351,5 +355,98 @@ def updated(**patch: Any) -> Draft:
     return Draft("session/updated", {"patch": patch})
 
 
-def ids(drafts: Iterable[Draft]) -> list[str]:
-    return [draft.type for draft in drafts]
+# ---------------------------------------------------------------- a whole host, without sockets
+
+
+class Silent:
+    """A server that nobody connects to. ``states``: what it was told of its host."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.connections: set[Any] = set()
+        self.states: list[str] = []
+        self.changed = asyncio.Event()
+
+    async def listen(self, path: object) -> None:
+        pass
+
+    def tell_state(self, state: str) -> None:
+        self.states.append(state)
+        self.changed.set()
+
+    def stop_accepting(self) -> None:
+        pass
+
+    async def close(self, code: str, message: str, seconds: float) -> None:
+        pass
+
+
+class Life:
+    """A host from its start to its end, asked without a wire."""
+
+    def __init__(self, host: Host, server: Silent) -> None:
+        self.host = host
+        self.server = server
+        self.serving = asyncio.ensure_future(host.serve())
+
+    @property
+    def states(self) -> list[str]:
+        return self.server.states
+
+    async def is_ready(self) -> None:
+        while "ready" not in self.states:
+            self.server.changed.clear()
+            changed = asyncio.ensure_future(self.server.changed.wait())
+            await asyncio.wait({changed, self.serving}, return_when=asyncio.FIRST_COMPLETED)
+            changed.cancel()
+            if self.serving.done():
+                self.serving.result()
+                raise AssertionError("it has ended and was never ready")
+
+    async def ask(self, operation: str, **asked: Any) -> JsonObject:
+        """The answer of an operation. Raises what that raises."""
+        connection: Any = Nobody()
+        caller = Caller(connection, "tests", "tests", asyncio.Event())
+        return await self.host.call(operation, OPERATIONS[operation].input(**asked), caller)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Waits until something holds of what is on the disk."""
+        async with asyncio.timeout(20):
+            while not holds():
+                await asyncio.sleep(0.01)
+
+    async def end(self, mode: Literal["stop", "handoff"] = "stop", timeout: float | None = None) -> None:
+        """Raises what the host ends with."""
+        self.host.shut_down(mode, timeout)
+        await self.serving
+
+
+class Nobody:
+    """A connection that nothing is read from."""
+
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+        self.in_flight = 0
+        self.frames: list[JsonObject] = []
+        self.progress = 0
+        self.has_room = True
+
+    async def send(self, frame: JsonObject) -> None:
+        self.frames.append(frame)
+
+    def put(self, frame: JsonObject) -> None:
+        self.frames.append(frame)
+
+
+@asynccontextmanager
+async def a_host(root: Path, app: object, **options: Any) -> AsyncIterator[Life]:
+    """A host that is ready, and is stopped in the end where it has not been before."""
+    silent = Silent()
+    with patch("maka.runtime.host.server.Server", lambda *_, **__: silent):
+        life = Life(Host(root, app, **options), silent)
+        try:
+            await life.is_ready()
+            yield life
+        finally:
+            if not life.serving.done():
+                life.host.shut_down("stop")
+            await asyncio.gather(life.serving, return_exceptions=True)
