@@ -16,7 +16,19 @@ from maka.cli import exits
 from maka.journal import codec, events, findings, reader, shapes
 from support import documents
 from support.command import here
-from support.documents import CONFIGURATION, CONTINUATIONS, EMBEDDING, FORMAT, HANDOFFS, HOST, LIBRARY, MODELS, RUNBOOK
+from support.documents import (
+    CLIENT,
+    CONFIGURATION,
+    CONTINUATIONS,
+    EMBEDDING,
+    FORMAT,
+    HANDOFFS,
+    HOST,
+    LIBRARY,
+    MODELS,
+    PROTOCOL,
+    RUNBOOK,
+)
 
 DOCUMENTS = {
     "format.md": FORMAT,
@@ -28,6 +40,8 @@ DOCUMENTS = {
     "continuations.md": CONTINUATIONS,
     "handoffs.md": HANDOFFS,
     "host.md": HOST,
+    "client.md": CLIENT,
+    "protocol.md": PROTOCOL,
 }
 #: Those whose examples run one after the other, section by section.
 WITH_EXAMPLES = ("library.md", "configuration.md", "embedding.md", "continuations.md", "handoffs.md")

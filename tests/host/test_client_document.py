@@ -19,9 +19,8 @@ from maka.runtime.host.calls import Calls, Plans
 from maka.runtime.host.client import Client
 from maka.runtime.host.operations import OPERATIONS
 from support import documents
+from support.documents import CLIENT
 from support.fake_host import FakeHost, Json
-
-CLIENT = (documents.DOCS / "client.md").read_text(encoding="utf-8")
 
 
 class Played(FakeHost):

@@ -18,10 +18,10 @@ from maka.runtime.host.host import Host
 from maka.runtime.host.operations import OPERATIONS
 from maka.runtime.scripted import Say, Wait
 from support import documents
+from support.documents import PROTOCOL
 from support.host_app import app
 from support.wire import Raw
 
-PROTOCOL = (documents.DOCS / "protocol.md").read_text(encoding="utf-8")
 Json = dict[str, Any]
 
 

@@ -14,6 +14,8 @@ CONFIGURATION = (DOCS / "configuration.md").read_text(encoding="utf-8")
 EMBEDDING = (DOCS / "embedding.md").read_text(encoding="utf-8")
 HANDOFFS = (DOCS / "handoffs.md").read_text(encoding="utf-8")
 HOST = (DOCS / "host.md").read_text(encoding="utf-8")
+CLIENT = (DOCS / "client.md").read_text(encoding="utf-8")
+PROTOCOL = (DOCS / "protocol.md").read_text(encoding="utf-8")
 CONTINUATIONS = (DOCS / "continuations.md").read_text(encoding="utf-8")
 MODELS = (DOCS / "models.md").read_text(encoding="utf-8")
 
