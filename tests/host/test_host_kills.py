@@ -64,12 +64,12 @@ def asks(turn_id: str) -> Callable[[dict[str, Any]], Any]:
 
 
 def runs(*others: str) -> Callable[[dict[str, Any]], Any]:
-    """The root turn that runs and is none of these; Refused where all is over."""
+    """The root turn that runs and is none of these; Refused where all is over, or rests in doubt."""
 
     def fits(snapshot: dict[str, Any]) -> Any:
-        if rests(snapshot):
-            raise Refused
         turn = snapshot["root_turn"]
+        if rests(snapshot) or turn["status"] == "indeterminate":
+            raise Refused
         return turn if turn["turn_id"] not in others and turn["status"] == "running" else None
 
     return fits
