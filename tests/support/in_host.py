@@ -386,6 +386,7 @@ class Life:
     def __init__(self, host: Host, server: Silent) -> None:
         self.host = host
         self.server = server
+        self.connection: Any = Nobody()
         self.serving = asyncio.ensure_future(host.serve())
 
     @property
@@ -404,8 +405,7 @@ class Life:
 
     async def ask(self, operation: str, **asked: Any) -> JsonObject:
         """The answer of an operation. Raises what that raises."""
-        connection: Any = Nobody()
-        caller = Caller(connection, "tests", "tests", asyncio.Event())
+        caller = Caller(self.connection, "tests", "tests", asyncio.Event())
         return await self.host.call(operation, OPERATIONS[operation].input(**asked), caller)
 
     async def until(self, holds: Callable[[], bool]) -> None:
