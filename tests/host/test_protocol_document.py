@@ -12,9 +12,9 @@ import attrs
 
 import maka
 from maka.runtime import App, scripted_backend
-from maka.runtime.host import connection, handshake, inputs, protocol, server
+from maka.runtime.host import connection, handlers, handshake, inputs, protocol, server, subscription, watchers
 from maka.runtime.host.endpoint import read_registration
-from maka.runtime.host.host import Host
+from maka.runtime.host.host import Host, HostDeadlines
 from maka.runtime.host.operations import OPERATIONS
 from maka.runtime.scripted import Say, Wait
 from support import documents
@@ -51,11 +51,18 @@ def test_the_limits_are_the_code_s() -> None:
         connection.LOOKS,
         protocol.MAX_TEXT,
         protocol.MAX_EVENT,
+        subscription.MOST_ENTRIES,
+        subscription.MOST_BYTES,
+        HostDeadlines().stall,
+        handlers._MOST_ROWS,
+        handlers._PAGE,
+        handlers._PIECE,
         protocol.MAX_QUEUED,
         protocol.MAX_CONTENT,
         protocol.MAX_QUEUED_BYTES,
     ]
-    assert connection.LOOK == 1
+    assert connection.LOOK == watchers._LOOK == 1
+    assert handlers._MOST_ROWS == handlers._MOST_EVENTS
 
 
 def test_every_reason_of_a_subscription_s_end_is_there() -> None:

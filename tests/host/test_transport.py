@@ -252,7 +252,7 @@ def test_a_cancelled_frame_was_not_sent_and_a_sent_one_is_not_cancelled(late: bo
             last = sending[-1]
             assert not last.done()
             # There is room in the same moment in which it is cancelled.
-            transport._has_room = lambda line: True  # type: ignore[method-assign]
+            transport._has_room = lambda size: True  # type: ignore[method-assign]
             waiting = transport.waiting
             first, then = (transport._pump, last.cancel) if late else (last.cancel, transport._pump)
             first()
