@@ -43,6 +43,11 @@ def revisions(subscription: Subscription) -> list[int]:
     return [each["snapshot"]["projection_revision"] for each in frames(subscription) if each["type"] == "projection"]
 
 
+def lagged(subscription: Subscription) -> bool:
+    """Was it cut off for that?"""
+    return subscription.failed is not None and subscription.failed[0] == "slow_consumer"
+
+
 # ---------------------------------------------------------------- frames
 
 
@@ -191,24 +196,31 @@ def test_who_does_not_read_is_cut_off_at_so_many_entries() -> None:
     subscription = made()
     for seq in range(MOST_ENTRIES):
         subscription.event(event(seq))
-    assert subscription.failed is None
+    assert not lagged(subscription)
     subscription.event(event(MOST_ENTRIES))
-    assert subscription.failed is not None
-    assert subscription.failed[0] == "slow_consumer"
+    assert lagged(subscription)
     assert subscription.take() is None
     last = subscription.closed()
     assert (last["type"], last["reason"], last["sequence"]) == ("closed", "slow_consumer", 1)
 
 
 def test_who_does_not_read_is_cut_off_at_so_many_bytes() -> None:
-    subscription = made()
-    subscription.event(event(1, length=MOST_BYTES))
-    assert subscription.failed is None
+    subscription, most = made(), MOST_BYTES // MAX_EVENT
+    for seq in range(most):
+        subscription.event(event(seq, length=MAX_EVENT))
+    assert not lagged(subscription)
     subscription.take()
-    subscription.event(event(2, length=MOST_BYTES))
-    assert subscription.failed is None
-    subscription.event(event(3, length=1))
-    assert subscription.failed is not None
+    subscription.event(event(most, length=MAX_EVENT))
+    assert not lagged(subscription)
+    subscription.event(event(most + 1, length=1))
+    assert lagged(subscription)
+
+
+def test_an_event_that_comes_without_its_data_costs_none_of_them() -> None:
+    subscription = made()
+    for seq in range(3):
+        subscription.event(event(seq, length=2 * MOST_BYTES))
+    assert not lagged(subscription)
 
 
 def test_text_that_waits_costs_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +229,7 @@ def test_text_that_waits_costs_nothing_more(monkeypatch: pytest.MonkeyPatch) -> 
     for _ in range(100):
         stream.append("x")
         subscription.text(stream, stream.length - 1, stream.length)
-    assert subscription.failed is None
+    assert not lagged(subscription)
 
 
 def test_who_was_cut_off_is_told_nothing_more() -> None:
@@ -378,9 +390,9 @@ async def test_who_takes_nothing_for_too_long_is_cut_off_and_told() -> None:
     sending.wire.open.clear()
     sending.subscription.event(event(1))
     await passed(STALL - 0.5)
-    assert sending.subscription.failed is None
+    assert not lagged(sending.subscription)
     await passed(2.0)
-    assert sending.subscription.failed is not None
+    assert lagged(sending.subscription)
     # The frame that nobody took was not sent, so its number is the last one's.
     assert [(frame["type"], frame["sequence"]) for frame in sending.wire.sent] == [("closed", 1)]
     assert sending.wire.sent[0]["reason"] == "slow_consumer"
@@ -396,7 +408,7 @@ async def test_who_takes_something_now_and_then_is_not_cut_off() -> None:
     for _ in range(4):
         await passed(STALL - 0.5)
         sending.wire.progress += 1
-    assert sending.subscription.failed is None
+    assert not lagged(sending.subscription)
     sending.wire.open.set()
     await passed()
     assert sending.wire.types() == ["event"]
@@ -408,11 +420,9 @@ async def test_who_lags_too_far_behind_is_cut_off_and_told() -> None:
     sending = Sending()
     sending.begin()
     sending.wire.open.clear()
-    for seq in range(3):
-        sending.subscription.event(event(seq, length=MOST_BYTES // 2))
-    await passed()
-    sending.subscription.event(event(4))
-    sending.subscription.event(event(5, length=MOST_BYTES))
+    for seq in range(MOST_BYTES // MAX_EVENT + 2):
+        sending.subscription.event(event(seq, length=MAX_EVENT))
+        await passed(0.01)
     await passed(2.0)
     assert sending.wire.types()[-1] == "closed"
     assert [frame["sequence"] for frame in sending.wire.sent] == list(range(1, len(sending.wire.sent) + 1))
