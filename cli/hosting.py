@@ -14,6 +14,8 @@ from .documents import Answer, Doc, place_of_config
 
 #: Seconds in which a host that is alive shows it.
 _PATIENCE: Final = 5.0
+#: The part of the time for a handoff in which runs may come to a step.
+_FOR_STEPS: Final = 0.6
 #: Seconds between two looks whether the root is free, once its host has closed its connections.
 _PAUSE: Final = 0.02
 
@@ -76,7 +78,8 @@ async def stopped(root: str | None, *, handoff: bool, timeout: float) -> Answer:
     try:
         async with connect(where, surface="cli", wait_ready=False, reconnect=False, timeout=patience) as client:
             pid = (await client.status())["pid"]
-            await (client.shutdown("handoff", timeout) if handoff else client.shutdown("stop"))
+            # Where runs come to no step in time the host stops them, which takes its time too.
+            await (client.shutdown("handoff", timeout * _FOR_STEPS) if handoff else client.shutdown("stop"))
             async with asyncio.timeout_at(until):
                 await client.closed
     except HostUnreachable:

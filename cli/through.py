@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.host import HostUnreachable, connect
+from ..runtime.host.ownership import owner
 from . import documents, exits, hosting
 from .documents import Answer, Doc
 
@@ -22,7 +23,7 @@ async def listed(root: str | None) -> tuple[Doc, Path]:
         async with connect(where, surface="cli", timeout=_PATIENCE, reconnect=False) as client:
             return {"sessions": await client.list_sessions()}, where
     except HostUnreachable:
-        if hosting.owner(where) is not None:
+        if owner(where) is not None:
             raise
     doc, _ = documents.listing(root)
     return {"sessions": [{**row, "running": []} for row in doc["sessions"]]}, where
@@ -30,7 +31,7 @@ async def listed(root: str | None) -> tuple[Doc, Path]:
 
 async def archived(root: Path | None, session_id: str, *, archived: bool) -> int | None:
     """Puts a session away through the host, or takes it back; the event's number. None where no host runs."""
-    if root is None or hosting.owner(root) is None:
+    if root is None or owner(root) is None:
         return None
     async with connect(root, surface="cli", timeout=_PATIENCE) as client:
         done = await (client.archive_session(session_id) if archived else client.unarchive_session(session_id))

@@ -17,9 +17,9 @@ from ...journal.views.admissions import Admission
 from ...journal.views.problem import mapping, sequence, text_of
 from ...journal.views.queue import Queued
 from ...journal.views.receipts import Receipt
+from ..backends.base import StopMode
 from ..continuation.drafts import settle, unfinished
 from ..handoff.abandonment import busy
-from ..kernel.stops import StopRequest
 from ..tools.base import text_block
 from .operations import Content, QueueRetract, TurnMessageSubmit, TurnStart
 from .protocol import MAX_CONTENT, MAX_QUEUED, MAX_QUEUED_BYTES, HostError
@@ -62,6 +62,17 @@ class Live:
     refusal: HostError | None = None
 
 
+@attrs.frozen
+class StopAsked:
+    """A stop as a client wants it. ``retract``: what waits is taken back with it. ``client``: who asks."""
+
+    stop_id: str
+    source: str
+    mode: StopMode = "immediate"
+    retract: bool = False
+    client: str | None = None
+
+
 def message_of(content: Content, quotes: list[JsonObject] | None, attachments: list[JsonObject] | None) -> JsonObject:
     """A message as the journal holds it: ``{content, quotes?, attachments?}``. Raises HostError."""
     blocks = [text_block(content)] if isinstance(content, str) else content
@@ -88,12 +99,12 @@ def start(state: State, live: Live, asked: TurnStart, new_id: Callable[[], str])
     if (receipt := state.receipts.get("turn", asked.turn_id)) is not None:
         same = receipt.digest == digest_of(message) and mapping(receipt.data.get("options")) == options
         if not same or asked.message_id not in (None, receipt.data.get("message_id")):
-            raise _conflict(f"turn {asked.turn_id}")
+            raise conflict(f"turn {asked.turn_id}")
         return Decision(receipt=receipt)
     if state.turns.known(asked.turn_id):
-        raise _conflict(f"turn {asked.turn_id}")
+        raise conflict(f"turn {asked.turn_id}")
     if asked.message_id is not None and asked.message_id in state.queue.ids:
-        raise _conflict(f"message {asked.message_id}")
+        raise conflict(f"message {asked.message_id}")
     _refuse_archived(state)
     _refuse_occupied(state, live)
     turn = RootTurn(
@@ -114,11 +125,11 @@ def submit(
     if (receipt := state.receipts.get("message", asked.message_id)) is not None:
         data = receipt.data
         if receipt.digest != digest_of(message) or data.get("placement", asked.placement) != asked.placement:
-            raise _conflict(f"message {asked.message_id}")
+            raise conflict(f"message {asked.message_id}")
         kept = {key: data[key] for key in ("disposition", "turn_id", "run_id") if data.get(key) is not None}
         return Decision(receipt=receipt, reply=kept)
     if asked.message_id in state.queue.ids:
-        raise _conflict(f"message {asked.message_id}")
+        raise conflict(f"message {asked.message_id}")
     _refuse_archived(state)
     rests = occupation(state, live) is None
     if rests and live.refusal is None and not state.queue.waiting:
@@ -146,14 +157,14 @@ def retract(state: State, asked: QueueRetract, leased: Collection[str]) -> Decis
         taken = sequence(receipt.data.get("message_ids"))
         # What was asked for and not taken back is not on record.
         if asked.message_ids is not None and not set(taken) <= set(asked.message_ids):
-            raise _conflict(f"retraction {asked.retract_id}")
+            raise conflict(f"retraction {asked.retract_id}")
         return Decision(receipt=receipt, reply={"retracted": taken})
     wanted = state.queue.waiting if asked.message_ids is None else asked.message_ids
     there = [each for each in dict.fromkeys(wanted) if each in state.queue.waiting and each not in leased]
     return Decision(drafts=[taken_back(asked.retract_id, there)], reply={"retracted": there})
 
 
-def stop_known(state: State, turn_id: str, request: StopRequest) -> bool:
+def stop_known(state: State, turn_id: str, request: StopAsked) -> bool:
     """Is this stop on record already? Raises HostError where its id stands for another one."""
     receipt = state.receipts.get("stop", request.stop_id)
     if receipt is None:
@@ -161,7 +172,7 @@ def stop_known(state: State, turn_id: str, request: StopRequest) -> bool:
     data = receipt.data
     more = bool(data.get("retract")) and not request.retract
     if (data.get("turn_id"), data.get("mode")) != (turn_id, request.mode) or more:
-        raise _conflict(f"stop {request.stop_id}")
+        raise conflict(f"stop {request.stop_id}")
     return True
 
 
@@ -248,7 +259,7 @@ def _refuse_full(state: State, message: JsonObject) -> None:
         )
 
 
-def _conflict(what: str) -> HostError:
+def conflict(what: str) -> HostError:
     return HostError(
         "operation_conflict", f"{what} stands for something else already; ask for this under an id of its own"
     )

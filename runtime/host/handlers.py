@@ -12,10 +12,10 @@ from ...journal.backwards import events_before
 from ...journal.errors import JournalConflict, SessionNotFound
 from ...journal.events import JsonObject
 from ...journal.store import TRASH
-from ..kernel.stops import StopRequest
 from ..settings import absolute_directory
 from . import operations as op
 from . import projection
+from .admission import StopAsked
 from .lane import Lane
 from .protocol import MAX_EVENT, MAX_FRAME, HostError
 from .subscription import UNTOLD, event_body
@@ -171,14 +171,14 @@ async def _query(host: "Host", asked: op.TurnQuery, caller: "Caller") -> JsonObj
 
 
 async def _stop(host: "Host", asked: op.TurnStop, caller: "Caller") -> JsonObject:
-    request = StopRequest(asked.stop_id, "user", asked.mode, asked.retract, caller.surface)
+    request = StopAsked(asked.stop_id, "user", asked.mode, asked.retract, caller.surface)
     stopped = await host.lane(asked.session_id).stop(asked.turn_id, asked.run_id, request)
     turn: JsonObject = stopped["turn"]
     return turn
 
 
 async def _interrupt(host: "Host", asked: op.TurnInterrupt, caller: "Caller") -> JsonObject:
-    request = StopRequest(asked.interrupt_id, "user", "immediate", True, caller.surface)
+    request = StopAsked(asked.interrupt_id, "user", "immediate", True, caller.surface)
     return await host.lane(asked.session_id).stop(asked.turn_id, asked.run_id, request)
 
 

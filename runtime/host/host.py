@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 ShutdownMode = Literal["stop", "handoff"]
 
+#: Seconds between two looks whether anybody uses the host.
+_LOOK: Final = 1.0
 #: What a client has to be told of although no event of the journal says so.
 _TELLING: Final = frozenset({"session_degraded", "session_opened", "session_quarantined"})
 
@@ -104,33 +106,46 @@ class Host:
         self._end = asyncio.Event()
         self._mode: ShutdownMode = "stop"
         self._handoff_time = self._deadlines.handoff
+        #: When somebody used it last, by the loop's clock.
+        self._used = 0.0
 
     # ------------------------------------------------------------ its life
 
     async def serve(self) -> None:
         """Takes the root, and serves it until ``shut_down``.
 
-        Raises HostRunning, EndpointRefused, JournalError; ShutdownLate where what ends it took too long.
+        Raises HostRunning, EndpointRefused, JournalError; ShutdownLate where what ends it took too long: then something
+        still runs, and the root is kept for as long as this process lives.
         """
         lock = await asyncio.to_thread(RootLock.acquire, self._root)
         try:
-            from .server import Server
-
-            path = endpoint.prepare(lock, self.host_epoch)
-            self._server = Server(self)
-            try:
-                await self._server.listen(str(path))
-                self._become("recovering", path)
-                await self._recover()
-                if not self._end.is_set():
-                    self._become("ready", path)
-                    await self._until_the_end()
-                self._become("draining", path)
-                await self._bounded(self._drain())
-            finally:
-                await self._let_go(path)
-        finally:
+            await self._served(endpoint.prepare(lock, self.host_epoch))
+        except ShutdownLate:
+            raise
+        except BaseException:
             lock.release()
+            raise
+        lock.release()
+
+    async def _served(self, path: Path) -> None:
+        from .server import Server
+
+        self._server = Server(self)
+        try:
+            await self._server.listen(str(path))
+            self._become("recovering", path)
+            await self._recover()
+            if not self._end.is_set():
+                self._become("ready", path)
+                await self._until_the_end()
+            self._become("draining", path)
+            await self._bounded(self._drain())
+        except ShutdownLate:
+            raise
+        except BaseException:
+            await self._let_go(path)
+            raise
+        await self._let_go(path)
 
     def shut_down(self, mode: ShutdownMode = "stop", timeout: float | None = None) -> None:
         """Ends it: at once where it is still recovering."""
@@ -153,19 +168,24 @@ class Host:
             await asyncio.gather(recovering, ended, return_exceptions=True)
 
     async def _until_the_end(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._used = loop.time()
         while not self._end.is_set():
             waiting = asyncio.ensure_future(self._end.wait())
             try:
-                await asyncio.wait({waiting}, timeout=self._idle)
+                await asyncio.wait({waiting}, timeout=None if self._idle is None else min(self._idle, _LOOK))
             finally:
                 waiting.cancel()
-            if not self._end.is_set() and self._unused():
+            if self._in_use():
+                self._used = loop.time()
+            elif self._idle is not None and loop.time() - self._used >= self._idle and not self._end.is_set():
                 log.info("nobody has used the host for %g s; it ends", self._idle)
                 self.shut_down()
 
-    def _unused(self) -> bool:
+    def _in_use(self) -> bool:
         assert self._server is not None
-        return not self._server.connections and all(lane.root is None for lane in self._lanes.values())
+        busy = any(not lane.at_rest for lane in self._lanes.values())
+        return bool(self._server.connections) or busy or self._recovering.busy
 
     async def _drain(self) -> None:
         assert self._server is not None
@@ -174,6 +194,9 @@ class Host:
         if self._mode == "handoff":
             await asyncio.gather(*(self._hand_over(lane) for lane in running))
         await asyncio.gather(*(lane.end_with_host() for lane in running))
+        for lane in self._lanes.values():
+            # Before the sessions are closed: who watches one keeps it open.
+            lane.finish("host_draining", "the host ends; open it again from the next one")
         failure: BaseException | None = None
         try:
             await self.manager.aclose(source="host_shutdown")
@@ -181,8 +204,6 @@ class Host:
             # It is in the journals, as far as they take anything; whoever starts the next host is to know.
             failure = error
             log.error("the host ended, and not everything could be cleaned up: %s", describe(error, typed=True))
-        for lane in self._lanes.values():
-            lane.finish("host_draining", "the host ends; open it again from the next one")
         await self._server.close("host_draining", "the host has ended", self._deadlines.goodbye)
         if isinstance(failure, JournalError):
             raise failure
@@ -216,7 +237,8 @@ class Host:
             watcher.cancel()
         for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=self._deadlines.goodbye)
 
     def _become(self, state: State, path: Path) -> None:
         from ... import __version__
@@ -250,6 +272,7 @@ class Host:
         return task
 
     def left(self, connection: "Connection") -> None:
+        self._used = asyncio.get_running_loop().time()
         for watcher in [each for each in self._watchers.values() if each.connection is connection]:
             watcher.cancel()
 

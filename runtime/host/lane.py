@@ -7,6 +7,7 @@ journal is only which turn this process runs, and a crash may forget it.
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -16,16 +17,16 @@ from ...journal.events import Draft, Event, JsonObject
 from ...journal.state import State
 from ...journal.views.problem import sequence
 from ...repair.closers import admission_end, plan_closers
+from ..backends.base import StopMode
 from ..continuation.shapes import Continuation
 from ..errors import KernelClosed, TurnCancelled, describe
 from ..journals import OpenSession
 from ..kernel.kernel import RuntimeKernel
-from ..kernel.stops import StopRequest
 from ..kernel.stream import TurnStream
 from ..lifecycle import log
 from ..tasks import seen
 from . import admission, projection
-from .admission import Decision, Live, RootTurn
+from .admission import Decision, Live, RootTurn, StopAsked
 from .broadcast import Broadcast
 from .messages import QueuedMessages
 from .operations import QueueRetract, TurnMessageSubmit, TurnStart
@@ -63,7 +64,7 @@ class Root:
         self.turn_id = turn_id
         self.run_id = run_id
         self.stream: TurnStream | None = None
-        self.stop: StopRequest | None = None
+        self.stop: StopAsked | None = None
         self.failure = failure
         self.begun: asyncio.Future[None] = loop.create_future()
         self.over: asyncio.Future[None] = loop.create_future()
@@ -95,7 +96,12 @@ class Lane:
         def decide(state: State) -> Decision:
             return admission.start(state, self._live(), asked, self._floor.new_id)
 
-        decision, revision = await self._decided(decide)
+        try:
+            decision, revision = await self._decided(decide)
+        except HostError:
+            # What is in the way may wait here for nobody.
+            self.advance()
+            raise
         await self._begun(asked.turn_id)
         return {
             "turn": await self.turn(asked.turn_id),
@@ -132,7 +138,7 @@ class Lane:
                 await session.journal.aflush()
             return found
 
-    async def stop(self, turn_id: str, run_id: str, request: StopRequest) -> JsonObject:
+    async def stop(self, turn_id: str, run_id: str, request: StopAsked) -> JsonObject:
         """Stops the turn, and waits for its end: ``{turn, retracted, revision}``.
 
         Raises HostError (``not_found``, ``operation_conflict`` where another run has the turn), JournalError.
@@ -153,17 +159,16 @@ class Lane:
             self._holding -= 1
             self.advance()
 
-    async def _stop_known(self, turn_id: str, request: StopRequest) -> bool:
+    async def _stop_known(self, turn_id: str, request: StopAsked) -> bool:
         """Was this asked for before? Raises HostError where something else was, under the same id."""
         async with self._kernel.session(self.session_id) as session:
             return admission.stop_known(session.journal.state, turn_id, request)
 
-    async def _stopped(self, found: JsonObject, request: StopRequest) -> None:
+    async def _stopped(self, found: JsonObject, request: StopAsked) -> None:
         turn_id, root = found["turn_id"], self.root
         if root is not None and root.turn_id == turn_id:
-            if root.stop is not None and root.stop.stop_id != request.stop_id and request.retract:
-                # The stop that is in flight takes nothing back.
-                await self._take_back(request.stop_id)
+            if root.stop is not None and root.stop.stop_id == request.stop_id and root.stop != request:
+                raise admission.conflict(f"stop {request.stop_id}")
             root.stop = root.stop or request
             with suppress(Exception):
                 # What failed in a backend is told by its quarantine; the turn has its end all the same.
@@ -176,6 +181,9 @@ class Lane:
             await self._append(lambda state: plan_closers(state).drafts)
         elif found["status"] in ("admitted", "created"):
             await self._append(lambda state: self._aborted(state, turn_id, request))
+        if request.retract:
+            # Where another stop was first, or the turn was faster, there is no event of this one yet.
+            await self._take_back(request.stop_id)
         await self._broadcast.settled()
 
     async def _exited(self, root: Root) -> None:
@@ -184,26 +192,30 @@ class Lane:
         if root.turn_id not in self._kernel.status(self.session_id).turns:
             await asyncio.shield(root.over)
 
-    def _stop_kernel(self, request: StopRequest) -> "asyncio.Future[None]":
+    def _stop_kernel(self, request: StopAsked) -> "asyncio.Future[None]":
         return self._kernel.stop_session(
             self.session_id,
             source=request.source,
             mode=request.mode,
             stop_id=request.stop_id,
-            retract=request.retract,
+            retract=partial(self._waiting, request.mode) if request.retract else None,
             client=request.client,
         )
+
+    def _waiting(self, mode: StopMode, state: State) -> list[str]:
+        """The messages that a stop takes back: of those that the run has taken already none, unless it ends at once."""
+        leased = () if mode == "immediate" else self._floor.messages.leased(self.session_id)
+        return [message_id for message_id in state.queue.waiting if message_id not in leased]
 
     async def _take_back(self, stop_id: str) -> None:
         def drafts(state: State) -> list[Draft]:
             if state.receipts.get("stop", stop_id) or state.receipts.get("retract", stop_id):
                 return []
-            leased = self._floor.messages.leased(self.session_id)
-            return [admission.taken_back(stop_id, [each for each in state.queue.waiting if each not in leased])]
+            return [admission.taken_back(stop_id, self._waiting("after_step", state))]
 
         await self._append(drafts)
 
-    async def _stop_answer(self, turn_id: str, request: StopRequest) -> JsonObject:
+    async def _stop_answer(self, turn_id: str, request: StopAsked) -> JsonObject:
         """A stop that joined another one has no event of its own."""
         async with self._kernel.session(self.session_id) as session:
             receipts = session.journal.state.receipts
@@ -223,7 +235,7 @@ class Lane:
         revision = stopped.seq if stopped else taken.seq if taken else turn["revision"]
         return {"turn": turn, "retracted": retracted, "revision": revision}
 
-    def _aborted(self, state: State, turn_id: str, request: StopRequest) -> list[Draft]:
+    def _aborted(self, state: State, turn_id: str, request: StopAsked) -> list[Draft]:
         """The end of an admitted turn that never began."""
         drafts = admission_end(state, turn_id, {"kind": "aborted", "source": request.source})
         return [_stop_draft(state, turn_id, request), *drafts] if drafts else []
@@ -269,7 +281,9 @@ class Lane:
 
     def advance(self) -> None:
         """Begins what waits, if the session is at rest."""
-        if self.root is None and not self._holding and not self._floor.draining():
+        found = self._kernel.opened(self.session_id)
+        rests = found is not None and not _waits(found.journal.state)
+        if self.root is None and not rests and not self._holding and not self._floor.draining():
             self._floor.spawn(self.next(), f"next turn of session {self.session_id}").add_done_callback(seen)
 
     async def next(self) -> None:
@@ -490,6 +504,11 @@ class Lane:
             await asyncio.wait({watching})
 
     @property
+    def at_rest(self) -> bool:
+        """Does nothing run here, nor is to be tried again?"""
+        return self.root is None and self._again is None
+
+    @property
     def watched(self) -> bool:
         return self._broadcast.watched
 
@@ -520,7 +539,7 @@ class Lane:
         return await self._floor.between(self.session_id, after, upto)
 
 
-def _stop_draft(state: State, turn_id: str, request: StopRequest) -> Draft:
+def _stop_draft(state: State, turn_id: str, request: StopAsked) -> Draft:
     data: JsonObject = {"stop_id": request.stop_id, "turn_id": turn_id, "source": request.source, "mode": request.mode}
     if request.retract:
         data["retract"] = list(state.queue.waiting)

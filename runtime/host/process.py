@@ -5,8 +5,9 @@ import logging
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from ...journal.errors import JournalError
 from ..app.loading import load_app
@@ -21,6 +22,8 @@ LATE: Final = 1
 REFUSED: Final = 2
 TAKEN: Final = 3
 
+#: Seconds for threads that an app has left behind, once the host has ended.
+_LEFTOVERS: Final = 5.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -37,11 +40,6 @@ def main(root: str | os.PathLike[str], app: str | None = None, *, idle: float | 
         return asyncio.run(_serve(Host(place, loaded, app_name=source.name, idle=idle)))
     except HostRunning as error:
         return _said(error, TAKEN)
-    except ShutdownLate as error:
-        _said(error, LATE)
-        # Threads and tasks that hang must not keep the locks: they end with the process.
-        logging.shutdown()
-        os._exit(LATE)
     except (AppError, RuntimeFailure, JournalError) as error:
         return _said(error, REFUSED)
 
@@ -52,8 +50,7 @@ async def _serve(host: Host) -> int:
     def stop(number: int) -> None:
         if asked:
             log.error("the host was told to end twice and ends where it stands; the next one recovers what ran")
-            logging.shutdown()
-            os._exit(LATE)
+            _leave(LATE)
         asked.append(number)
         log.info("the host is stopped by %s", signal.Signals(number).name)
         host.shut_down("stop")
@@ -61,8 +58,21 @@ async def _serve(host: Host) -> int:
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop, number)
-    await host.serve()
+    try:
+        await host.serve()
+    except ShutdownLate as error:
+        # What hangs, a thread perhaps, must not keep the process: the locks end with it.
+        _leave(_said(error, LATE))
+    # All is given back. What an app has left behind has a moment to end by itself.
+    last = threading.Timer(_LEFTOVERS, _leave, (STOPPED,))
+    last.daemon = True
+    last.start()
     return STOPPED
+
+
+def _leave(code: int) -> NoReturn:
+    logging.shutdown()
+    os._exit(code)
 
 
 def _said(error: BaseException, code: int) -> int:

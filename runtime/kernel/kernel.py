@@ -41,7 +41,7 @@ from .openings import FromBoundary, FromMessage, Opening, Rerun
 from .parts import Activation, Parts, Reconcile
 from .reasons import named
 from .run import Run
-from .stops import StopAttempt, StopRequest
+from .stops import Retract, StopAttempt, StopRequest
 from .stream import TurnStream
 
 #: Seconds for runs to end in where all tasks of the loop are cancelled.
@@ -251,7 +251,7 @@ class RuntimeKernel:
         mode: StopMode = "immediate",
         reason: StopReason = "user_stop",
         stop_id: str | None = None,
-        retract: bool = False,
+        retract: Retract | None = None,
         client: str | None = None,
     ) -> "asyncio.Future[None]":
         """Stops what runs in the session and cancels what has not begun. Takes effect at once; the future ends when the
@@ -260,8 +260,8 @@ class RuntimeKernel:
         A turn that was handed over and waits for its successor, in a session that is open here, is ended too: the
         successor will never run.
 
-        ``retract``: every message that waits in the session is taken back in the same batch. ``client``: who asked, for
-        the journal. Neither counts for who joins a stop that is in flight.
+        ``retract`` gives the messages that are taken back in the same batch, of those that wait by then. ``client``:
+        who asked, for the journal. Neither counts for who joins a stop that is in flight.
 
         ``immediate`` while ``after_step`` is in flight escalates it. Where nothing runs here (the session is idle, runs
         in another process, or is not there) nothing happens, and the future is done. Raises ValueError for a ``mode``
@@ -605,8 +605,8 @@ class RuntimeKernel:
             turn_id = handoff.data["turn_id"]
             said: JsonObject = {"stop_id": request.stop_id, "turn_id": turn_id, "source": request.source}
             said["mode"] = "immediate"
-            if request.retract:
-                said["retract"] = list(state.queue.waiting)
+            if request.retract is not None:
+                said["retract"] = request.retract(state)
             if request.client is not None:
                 said["client"] = request.client
             reason = {"kind": "aborted", "source": request.source}

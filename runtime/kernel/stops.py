@@ -8,23 +8,27 @@ from typing import Any
 import attrs
 
 from ...journal.errors import JournalError
+from ...journal.state import State
 from ..backends.base import StopMode, StopReason
 from ..tasks import failure_of, seen
 from .failures import combine
 from .generations import Deadlines, Generation, Spawn
 from .run import Run
 
+#: The fold → ids of messages.
+Retract = Callable[[State], list[str]]
+
 
 @attrs.frozen
 class StopRequest:
-    """Who asked for a stop, as its turn/stop_requested keeps it. ``retract``: every message that waits is taken back in
-    the same batch. ``client`` is whoever asked through a host.
+    """Who asked for a stop, as its turn/stop_requested keeps it. ``retract`` gives the messages that are taken back in
+    the same batch, of those that wait by then. ``client`` is whoever asked through a host.
     """
 
     stop_id: str
     source: str
     mode: StopMode = "immediate"
-    retract: bool = False
+    retract: Retract | None = None
     client: str | None = None
 
 
@@ -129,9 +133,12 @@ class StopAttempt:
         try:
             while self._unnoted:
                 request = self._unnoted.pop(0)
-                retract = list(self.run.session.journal.state.queue.waiting) if request.retract else None
                 ledger.stop_requested(
-                    request.stop_id, request.source, request.mode, retract=retract, client=request.client
+                    request.stop_id,
+                    request.source,
+                    request.mode,
+                    retract=None if request.retract is None else request.retract(self.run.session.journal.state),
+                    client=request.client,
                 )
         except JournalError as error:
             return error

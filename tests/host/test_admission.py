@@ -11,10 +11,9 @@ from maka.journal.digests import digest_of
 from maka.journal.events import Draft
 from maka.journal.state import State
 from maka.runtime.host import admission
-from maka.runtime.host.admission import Decision, Live, RootTurn, message_of
+from maka.runtime.host.admission import Decision, Live, RootTurn, StopAsked, message_of
 from maka.runtime.host.operations import QueueRetract, TurnMessageSubmit, TurnStart
 from maka.runtime.host.protocol import MAX_CONTENT, MAX_QUEUED, MAX_QUEUED_BYTES, HostError
-from maka.runtime.kernel.stops import StopRequest
 from support.lineages import Story
 
 REST: Final = Live()
@@ -452,8 +451,8 @@ def test_what_was_taken_back_is_not_delivered_and_keeps_its_id(busy: Desk) -> No
 # ---------------------------------------------------------------- stops
 
 
-def stop(stop_id: str = "x", mode: Any = "immediate", retract: bool = False) -> StopRequest:
-    return StopRequest(stop_id, "user", mode, retract)
+def stop(stop_id: str = "x", mode: Any = "immediate", retract: bool = False) -> StopAsked:
+    return StopAsked(stop_id, "user", mode, retract)
 
 
 def stopped(desk: Desk, **more: Any) -> None:
@@ -473,7 +472,7 @@ def test_the_same_stop_is_known(busy: Desk) -> None:
 @pytest.mark.parametrize(
     ("turn_id", "request_"), [("t2", stop()), ("t", stop(mode="after_step"))], ids=["turn", "mode"]
 )
-def test_another_stop_under_its_id_is_a_conflict(busy: Desk, turn_id: str, request_: StopRequest) -> None:
+def test_another_stop_under_its_id_is_a_conflict(busy: Desk, turn_id: str, request_: StopAsked) -> None:
     stopped(busy)
     assert refused(lambda: admission.stop_known(busy.state, turn_id, request_)) == "operation_conflict"
 

@@ -11,8 +11,8 @@ from maka.journal.events import Draft
 from maka.runtime.backends.base import text_of
 from maka.runtime.backends.scripted import Do, Faults, Never, Question, Tool
 from maka.runtime.errors import KernelClosed
+from maka.runtime.host.admission import StopAsked
 from maka.runtime.host.protocol import HostError
-from maka.runtime.kernel.stops import StopRequest
 from support.in_host import InHost, in_process, passed, refused, updated
 from support.lineages import Story
 from support.memory_journals import MemoryJournals
@@ -286,7 +286,7 @@ async def test_a_stop_behind_the_admission_is_obeyed_before_anything_is_built() 
         starting = host.spawn(host.start("t1"), "start")
         await passed(0.1)
         run_id = host.lane.root.run_id if host.lane.root else ""
-        stopping = host.spawn(host.lane.stop("t1", run_id, StopRequest("x", "user")), "stop")
+        stopping = host.spawn(host.lane.stop("t1", run_id, StopAsked("x", "user")), "stop")
         await passed(0.1)
         host.disk.open.set()
         assert (await stopping)["turn"]["status"] == "cancelled"
@@ -300,7 +300,7 @@ async def test_a_stop_names_the_run_that_has_the_turn() -> None:
     async with InHost(Never()) as host:
         await host.start("t1")
         assert await refused(host.stop("x", "t1", "another")) == "operation_conflict"
-        assert await refused(host.lane.stop("nobody", "r", StopRequest("x", "user"))) == "not_found"
+        assert await refused(host.lane.stop("nobody", "r", StopAsked("x", "user"))) == "not_found"
         assert await host.status("t1") == "running"
 
 
@@ -613,7 +613,7 @@ async def test_what_could_not_be_admitted_is_tried_again() -> None:
         await host.start("t1")
         await host.submit("m1")
         turn = await host.turn("t1")
-        stopping = host.spawn(host.lane.stop("t1", turn["run_id"], StopRequest("x", "user")), "stop")
+        stopping = host.spawn(host.lane.stop("t1", turn["run_id"], StopAsked("x", "user")), "stop")
         await stopping
         host.disk.failing = 1
         await passed(1.0)

@@ -8,6 +8,7 @@ import pytest
 
 import maka
 from maka.journal.events import Draft, Event
+from maka.journal.state import State
 from maka.runtime.backends.scripted import Never
 from maka.runtime.errors import SessionBusy
 from maka.runtime.journals import OpenSession
@@ -76,7 +77,11 @@ def test_a_stop_takes_back_what_waits_in_its_own_event_and_says_who_asked(tmp_pa
             stream = manager.send("s", "go")
             await stream.started()
             await manager.kernel.append("s", lambda _: [accepted("m1"), accepted("m2")])
-            await manager.kernel.stop_session("s", stop_id="x", retract=True, client="desktop")
+
+            def taken(state: State) -> list[str]:
+                return list(state.queue.waiting)
+
+            await manager.kernel.stop_session("s", stop_id="x", retract=taken, client="desktop")
         [stop] = data_of(tmp_path, "s", "turn/stop_requested")
         assert (stop["stop_id"], stop["retract"], stop["client"]) == ("x", ["m1", "m2"], "desktop")
         assert "message/retracted" not in types_of(tmp_path, "s")

@@ -18,6 +18,7 @@ from maka.journal.errors import JournalError, JournalWriteError
 from maka.journal.events import Event, JsonObject
 from maka.runtime.backends.base import BackendContext, BackendRegistry, SendInput, SteeringLease, StopMode, StopReason
 from maka.runtime.errors import InteractionRefused, KernelClosed, RuntimeFailure
+from maka.runtime.host.admission import StopAsked
 from maka.runtime.host.lane import Floor, Lane
 from maka.runtime.host.messages import QueuedMessages
 from maka.runtime.host.operations import QueueRetract, TurnMessageSubmit, TurnStart
@@ -27,7 +28,6 @@ from maka.runtime.interactions import JournalInteractions
 from maka.runtime.journals import OpenSession
 from maka.runtime.kernel.generations import Deadlines
 from maka.runtime.kernel.kernel import RuntimeKernel
-from maka.runtime.kernel.stops import StopRequest
 from maka.runtime.lifecycle import Lifecycle
 from maka.runtime.session_events import SessionEvent
 
@@ -392,7 +392,7 @@ class HostWorld:
             asked["turn"] = root.turn_id, root.run_id
         mode = asked["mode"]
         turn_id, run_id = asked["turn"]
-        answer = await lane.stop(turn_id, run_id, StopRequest(asked["stop_id"], "user", mode, asked["retract"]))
+        answer = await lane.stop(turn_id, run_id, StopAsked(asked["stop_id"], "user", mode, asked["retract"]))
         self.expect(answer["turn"]["status"] in _OVER, f"{turn_id} was stopped and is {answer['turn']['status']}")
         # One that joined another stop has no event of its own, unless it takes something back.
         return answer if asked["retract"] else {"turn": answer["turn"]}

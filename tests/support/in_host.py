@@ -438,13 +438,14 @@ class Nobody:
 
 
 @asynccontextmanager
-async def a_host(root: Path, app: object, **options: Any) -> AsyncIterator[Life]:
-    """A host that is ready, and is stopped in the end where it has not been before."""
+async def a_host(root: Path, app: object, *, ready: bool = True, **options: Any) -> AsyncIterator[Life]:
+    """A host that is ``ready``, and is stopped in the end where it has not been before."""
     silent = Silent()
     with patch("maka.runtime.host.server.Server", lambda *_, **__: silent):
         life = Life(Host(root, app, **options), silent)
         try:
-            await life.is_ready()
+            if ready:
+                await life.is_ready()
             yield life
         finally:
             if not life.serving.done():
