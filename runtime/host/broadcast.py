@@ -6,7 +6,6 @@ One for a session, for as long as the host lives: its revisions never go back. N
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any, Final
 
 from ...journal.codec import encodable
@@ -164,8 +163,12 @@ class Broadcast:
         if self._reopened:
             # What a repair wrote was seen by nobody.
             self._reopened = False
-            with suppress(JournalError):
+            try:
                 events = await self._between(self._told, upto)
+            except JournalError as error:
+                # Nobody is left with a gap that they do not know of.
+                self.finish("session_unavailable", f"what was written meanwhile cannot be read: {error}")
+                return
         self._told = max(self._told, upto)
         for event in events:
             self._tell(event)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maka.journal.errors import JournalWriteError
+from maka.journal.errors import JournalError, JournalWriteError
 from maka.journal.events import Draft, Event, JsonObject
 from maka.runtime.backends.scripted import Do, Never, Question, Tool
 from maka.runtime.host.broadcast import Broadcast
@@ -254,6 +254,21 @@ async def test_a_session_whose_journal_has_failed_is_told_so_and_that_it_is_in_o
         assert numbers == durable[durable.index(numbers[0]) :]
 
 
+@in_process
+async def test_who_cannot_be_told_what_a_repair_wrote_is_cut_off() -> None:
+    stage = Stage()
+    reading = stage.join()
+    stage.unreadable = True
+    # Its journal is opened again.
+    stage.session = OpenSession("s1", Path("/nonexistent"), stage.journal)
+    stage.write("step/end", {"turn_id": "t1", "run_id": "r1", "step": 1})
+    await stage.broadcast.settled()
+    frame = reading.subscription.take()
+    assert frame is not None
+    assert (frame["type"], frame["reason"]) == ("closed", "session_unavailable")
+    assert not stage.broadcast.watched
+
+
 # ---------------------------------------------------------------- what was missed
 
 
@@ -355,9 +370,12 @@ class Stage:
             between=self._between,
             spawn=self._spawn,
         )
+        self.unreadable = False
         self.watches: list[Reading] = []
 
     async def _between(self, after: int, upto: int) -> list[Event]:
+        if self.unreadable:
+            raise JournalError("the file is away")
         return [event for event in self.journal.events[: self.journal.durable] if after < event.seq <= upto]
 
     def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
