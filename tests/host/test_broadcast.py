@@ -371,6 +371,7 @@ class Stage:
             spawn=self._spawn,
         )
         self.unreadable = False
+        self.runs = 1
         self.watches: list[Reading] = []
 
     async def _between(self, after: int, upto: int) -> list[Event]:
@@ -389,7 +390,12 @@ class Stage:
 
     def hear(self, message_id: str, text: str, index: int = 0, kind: str = "text") -> None:
         data = {"message_id": message_id, "index": index, "text": text}
-        self.broadcast.heard("r1", SessionEvent(f"{kind}_delta", "e", "t1", 1, data))
+        self.broadcast.heard(f"r{self.runs}", SessionEvent(f"{kind}_delta", "e", "t1", 1, data))
+
+    def over(self) -> None:
+        """The run is over, and tells nothing any more."""
+        self.broadcast.over(f"r{self.runs}")
+        self.runs += 1
 
     def write(self, type_: str, data: JsonObject) -> None:
         self.broadcast.observed(self.session, self.journal.append(Draft(type_, data)))
@@ -481,12 +487,12 @@ def test_whoever_reads_however_slowly_ends_with_the_exact_text(actions: list[tup
                 for place, watch in enumerate(stage.watches):
                     watch.read(place + 1)
             elif action == "end":
-                stage.broadcast.over("r1")
+                stage.over()
                 number, live = number + 1, {}
             else:
                 await passed(0.01)
         await stage.broadcast.settled()
-        stage.broadcast.over("r1")
+        stage.over()
         await stage.broadcast.settled()
         for watch in stage.watches:
             watch.read()
@@ -538,7 +544,7 @@ async def test_text_that_nobody_watched_is_forgotten_with_its_message() -> None:
     late = stage.join()
     stage.hear("m2", "void")
     stage.broadcast.detach(late.subscription)
-    stage.broadcast.over("r1")
+    stage.over()
     again = stage.join()
     again.read()
     assert again.texts == {}
