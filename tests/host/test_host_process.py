@@ -1,0 +1,103 @@
+"""Processes that are hosts, and how they end: in their time, whatever hangs in them."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from maka.runtime.host.ownership import owner
+from support.hosts import PATIENCE, TESTS, HostProcess, Root, a_root
+
+#: A host whose turns run into a thread that nobody can end.
+HANGING = """
+import asyncio, sys, time
+sys.path.insert(0, {tests!r})
+from maka.runtime import App
+from maka.runtime.backends.scripted import Faults, scripted_backend
+from maka.runtime.host import process
+from maka.runtime.host.host import Host, HostDeadlines
+from maka.runtime.kernel.generations import Deadlines
+from maka.runtime.scripted import Do
+
+async def hangs(input):
+    while True:
+        try:
+            await asyncio.to_thread(time.sleep, 600)
+        except asyncio.CancelledError:
+            pass
+
+process._LEFTOVERS = 0.2
+faults = Faults(ignore_stop=True, ignore_dispose=True, ignore_close=True)
+script = scripted_backend([[Do(hangs)]], faults=faults)
+app = App(backends={{"scripted": script}}, default_backend="scripted", permission_mode="bypass")
+deadlines = Deadlines(stop={kernel}, dispose={kernel}, after_step={kernel}, exit={kernel}, grace=0.05)
+host = Host(sys.argv[1], app, deadlines=HostDeadlines(shutdown={shutdown}, goodbye=0.2), kernel_deadlines=deadlines)
+sys.exit(asyncio.run(process._serve(host)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "shutdown", "code"),
+    [
+        # What hangs is given up by the kernel, and the thread ends with the process.
+        (0.1, 20.0, 0),
+        # The kernel would wait longer than the host has time.
+        (60.0, 0.3, 1),
+    ],
+)
+def test_a_host_ends_in_its_time_although_a_thread_hangs(
+    tmp_path: Path, kernel: float, shutdown: float, code: int
+) -> None:
+    async def test(root: Root) -> None:
+        program = HANGING.format(tests=str(TESTS), kernel=kernel, shutdown=shutdown)
+        host = await root.start(code=program)
+        async with root.client() as client:
+            started = await client.start_turn("s1", "go", turn_id="t")
+            assert started["turn"]["status"] == "running"
+        assert host.stop() == code
+        assert owner(root.path) is None
+        following = await root.start()
+        async with root.client() as client:
+            assert (await client.query_turn("s1", "t"))["status"] in ("cancelled", "failed")
+        assert following.stop() == 0
+
+    with a_root(tmp_path / "root") as root:
+        asyncio.run(test(root))
+
+
+def test_a_second_signal_ends_a_host_where_it_stands(tmp_path: Path) -> None:
+    async def test(root: Root) -> None:
+        program = HANGING.format(tests=str(TESTS), kernel=60.0, shutdown=60.0)
+        host = await root.start(code=program)
+        async with root.client() as client:
+            await client.start_turn("s1", "go", turn_id="t")
+            host.process.send_signal(signal.SIGTERM)
+            while (await client.status())["state"] != "draining":
+                await asyncio.sleep(0.01)
+            host.process.send_signal(signal.SIGINT)
+            assert host.process.wait(PATIENCE) == 1
+        assert "twice" in host.said()
+
+    with a_root(tmp_path / "root") as root:
+        asyncio.run(test(root))
+
+
+def test_a_root_that_has_a_host_is_refused_with_its_process(tmp_path: Path) -> None:
+    async def test(root: Root) -> None:
+        host = await root.start()
+        second = HostProcess(root.path)
+        assert second.process.wait(PATIENCE) == 3
+        assert f"process {host.process.pid}" in second.said()
+        assert host.stop() == 0
+
+    with a_root(tmp_path / "root") as root:
+        asyncio.run(test(root))
+
+
+def test_an_app_that_cannot_be_loaded_is_told_in_a_sentence(tmp_path: Path) -> None:
+    with a_root(tmp_path / "root") as root:
+        host = HostProcess(root.path, app="support.nothing_of_that_name:app")
+        assert host.process.wait(PATIENCE) == 2
+        assert "Traceback" not in host.said()
+        assert "support.nothing_of_that_name" in host.said()
