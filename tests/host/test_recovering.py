@@ -12,6 +12,7 @@ from maka.journal.events import Draft, JsonObject
 from maka.runtime.backends.scripted import scripted_backend
 from maka.runtime.host.lane import Lane
 from maka.runtime.host.recovering import Recovering, Report, is_due
+from maka.runtime.kernel.kernel import SessionStatus
 from maka.runtime.recovery import Recovered
 from support.hosts import Root
 from support.in_host import a_host, in_process, passed
@@ -79,6 +80,7 @@ class Sessions:
         self.looked: list[str] = []
         self.at_once = self.most = 0
         self.lanes: dict[str, Next] = {}
+        self.here: set[str] = set()
 
     async def list(self) -> list[JsonObject]:
         return self.rows
@@ -100,6 +102,13 @@ class Sessions:
             return found if isinstance(found, Recovered) else Recovered(session_id, found, waits=True)
         finally:
             self.at_once -= 1
+
+    def status(self, session_id: str) -> SessionStatus:
+        here = session_id in self.here
+        return SessionStatus(session_id, here, [], stopping=False, quarantined=None, degraded=None)
+
+    def path(self, session_id: str) -> Path:
+        return Path("/nonexistent") / session_id
 
     def lane(self, session_id: str) -> Lane:
         lane: Any = self.lanes.setdefault(session_id, Next())
@@ -143,12 +152,27 @@ async def test_only_those_that_are_due_are_looked_at() -> None:
 
 
 @in_process
-async def test_a_session_that_another_process_has_is_its() -> None:
+async def test_a_session_that_somebody_uses_here_already_is_in_order() -> None:
     sessions = Sessions(a="open")
+    sessions.here.add("a")
     each = recovering(sessions)
     await each.run()
     assert sessions.lanes == {}
     assert each.report.failed == {}
+    assert not each.busy
+
+
+@in_process
+async def test_a_session_that_another_process_has_is_taken_up_once_that_has_closed_it() -> None:
+    sessions = Sessions(a=["open", "open", "repaired"])
+    each = recovering(sessions)
+    await each.run()
+    assert "another process" in each.report.failed["a"]
+    assert each.busy
+    await passed(5.0)
+    assert sessions.lanes["a"].begun == 1
+    assert each.report.failed == {}
+    assert not each.busy
 
 
 @in_process
