@@ -26,6 +26,8 @@ from .protocol import MAX_CONTENT, MAX_QUEUED, MAX_QUEUED_BYTES, HostError
 
 #: What a message consists of, in the order of the format.
 _PARTS: Final = ("content", "quotes", "attachments")
+#: What of a message that waits everybody who watches is shown.
+_SHOWN: Final = (*_PARTS, "message_id", "turn_id")
 
 
 @attrs.frozen(kw_only=True)
@@ -251,7 +253,8 @@ def _refuse_archived(state: State) -> None:
 
 def _refuse_full(state: State, message: JsonObject) -> None:
     waiting = state.queue.waiting.values()
-    size = _size(message) + sum(_size({key: item.data.get(key) for key in _PARTS}) for item in waiting)
+    # Its ids are shown too.
+    size = _size(message) + sum(_size({key: item.data.get(key) for key in _SHOWN}) for item in waiting)
     if len(waiting) >= MAX_QUEUED or size > MAX_QUEUED_BYTES:
         raise HostError(
             "queue_full",

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ...journal.events import Event, JsonObject
+from ..lifecycle import log
 from ..tasks import seen
 from .lane import Lane
+from .protocol import FrameError
 from .subscription import Subscription
 
 if TYPE_CHECKING:
@@ -65,6 +67,12 @@ class Watcher:
                     return
                 if frame["type"] == "closed":
                     return
+        except FrameError as error:
+            session_id = self.subscription.session_id
+            log.error("session %s cannot be watched: %s", session_id, error)
+            self.subscription.unsent()
+            said = f"what there is to show of session {session_id} fits into no frame; read its history instead"
+            self.subscription.cut("session_unavailable", said)
         finally:
             if self.subscription.failed is not None and not self.connection.lost.is_set():
                 self.connection.put(self.subscription.closed())
