@@ -3,7 +3,7 @@ dead one left.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from maka.journal.digests import digest_of
 from maka.journal.events import Draft
 from support.hosts import Probe, Root, a_root, refused, until_over
 
-Test = Callable[[Root], Awaitable[None]]
+Test = Callable[[Root], Coroutine[None, None, None]]
 
 
 def content(text: str) -> list[dict[str, Any]]:

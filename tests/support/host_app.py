@@ -9,11 +9,15 @@ QUESTIONS = [
     {"id": f"q{number}", "question": f"Which {number}?", "options": [{"label": "This"}, {"label": "That"}]}
     for number in (1, 2, 3)
 ]
-HASHES = dict.fromkeys(
-    ("base_system_prompt_hash", "tool_catalog_hash", "tool_availability_hash", "base_provider_options_hash"),
-    "sha256:" + "0" * 64,
+SAME = "sha256:" + "0" * 64
+COMPOSITION = RunComposition(
+    composer_id="tests",
+    composer_revision="1",
+    base_system_prompt_hash=SAME,
+    tool_catalog_hash=SAME,
+    tool_availability_hash=SAME,
+    base_provider_options_hash=SAME,
 )
-COMPOSITION = RunComposition(composer_id="tests", composer_revision="1", **HASHES)
 
 
 def play(input: SendInput) -> list[Part]:
