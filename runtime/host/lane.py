@@ -396,6 +396,8 @@ class Lane:
                 await self._broadcast.settled()
         finally:
             self._let_go(root)
+        # What nobody runs any more may rest in doubt.
+        self._broadcast.changed()
         self.advance()
 
     async def _to_the_end(self, root: Root, begin: Callable[[], TurnStream]) -> None:

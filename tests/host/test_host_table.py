@@ -839,3 +839,22 @@ def test_what_could_not_be_written_while_it_was_recovered_is_tried_again(tmp_pat
             assert_sound(root, "s")
 
     asyncio.run(test())
+
+
+def test_a_start_behind_which_the_disk_was_full_rests_in_doubt(tmp_path: Path, nursery: Nursery) -> None:
+    async def test() -> None:
+        async with hosted(tmp_path / "root", nursery) as root:
+            scene = Scene(root, "s")
+            root.create()
+            await root.begin()
+            async with driven(root, []) as scene.driver:
+                await hand(scene)
+            await root.begin(at='"type":"step/start"', when="full")
+            async with driven(root, []) as scene.driver:
+                # Whoever watched while it ran is told.
+                await scene.driver.until("s", lambda shown: shown["session"]["status"] == "indeterminate")
+                await is_in_doubt(scene)
+            await _ended(root)
+            assert_sound(root, "s")
+
+    asyncio.run(test())

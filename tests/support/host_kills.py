@@ -36,6 +36,8 @@ from .nursery import Life, Nursery
 
 #: As they are before anything counts them.
 _write, _fsync = os.write, os.fsync
+#: How often a session is asked for that can be used later.
+TRIES: Final = 50
 ANSWER: Final = {"kind": "question_answer", "answers": ["This"]}
 
 
@@ -268,10 +270,11 @@ class Driver:
     async def ask(self, operation: str, **input: Any) -> Any:
         asked = Asked(operation, input)
         self.asked.append(asked)
-        for _ in range(5):
+        for _ in range(TRIES):
             await self.again(asked)
             if asked.code != "session_unavailable":
                 break  # what may be taken later is asked again
+            await asyncio.sleep(0.02)
         if asked.code is not None:
             raise Refused(asked)
         return asked.answer
@@ -309,7 +312,7 @@ class Driver:
         raise Gone
 
     async def _watching(self, session_id: str) -> Any:
-        for _ in range(5):
+        for _ in range(TRIES):
             try:
                 return await self.client.subscribe(session_id)
             except HostError as error:
@@ -317,6 +320,7 @@ class Driver:
                     raise Gone from None
                 if error.code != "session_unavailable":
                     raise
+            await asyncio.sleep(0.02)
         raise Refused(session_id)
 
 
