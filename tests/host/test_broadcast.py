@@ -164,6 +164,7 @@ async def test_who_joins_between_an_event_and_its_telling_is_told_neither_twice(
             watch.read()
             revisions = [snapshot["projection_revision"] for snapshot in watch.snapshots()]
             assert revisions == sorted(set(revisions))
+            assert all(revision > watch.snapshot["projection_revision"] for revision in revisions)
             numbers = [frame["event"]["seq"] for frame in watch.frames if frame["type"] == "event"]
             assert numbers == sorted(set(numbers))
             assert all(number > watch.snapshot["position"] for number in numbers)
@@ -542,6 +543,8 @@ async def test_text_that_nobody_watched_is_forgotten_with_its_message() -> None:
     stage.hear("m1", "Let me see")
     stage.say("m1", ("text", "Let me see"))
     late = stage.join()
+    late.read()
+    assert late.texts == {}
     stage.hear("m2", "void")
     stage.broadcast.detach(late.subscription)
     stage.over()
