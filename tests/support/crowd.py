@@ -303,12 +303,19 @@ class Reader:
                 self._news.clear()
                 await self._news.wait()
 
+    def _reads_on(self, turn_id: str) -> bool:
+        """What streams in the snapshot is still told to its end, although the turn may have its own by then."""
+        blocks = self.ledger.blocks
+        return turn_id not in self.ledger.over or any(
+            key not in blocks or not blocks[key].complete for key in self.ledger.begun
+        )
+
     async def read(self, turn_id: str) -> Ledger:
         async with self.root.client() as client:
             async with await client.subscribe(self.session_id) as watch:
                 self.ledger = Ledger(watch.snapshot)
                 self.opened.set()
-                while turn_id not in self.ledger.over:
+                while self._reads_on(turn_id):
                     frame = await anext(watch)
                     self.ledger.take(frame.sequence, frame.type, frame.snapshot or frame.delta or frame.event)
                     self._news.set()
