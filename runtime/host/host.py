@@ -314,9 +314,7 @@ class Host:
 
     async def delete(self, session_id: str) -> Path:
         """Raises what the manager's ``delete`` raises."""
-        lane = self.lane(session_id)
-        await lane.put_away()
-        path = await self.manager.delete(session_id)
+        path = await self.lane(session_id).put_away(lambda: self.manager.delete(session_id))
         self._lanes.pop(session_id, None)
         return path
 

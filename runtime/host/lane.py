@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import attrs
@@ -491,19 +492,29 @@ class Lane:
             self._watching.cancel()
             self._watching = None
 
-    async def put_away(self) -> None:
-        """The session is about to be moved: those who watch are told, once nothing is open in it.
+    async def put_away(self, move: Callable[[], Coroutine[Any, Any, Path]]) -> Path:
+        """The session is moved, and those who watch are told; where that cannot be they go on. Where it is now.
 
-        Raises HostError (``session_busy``).
+        Raises HostError (``session_busy``), and what ``move`` raises.
         """
         if self.root is not None:
             raise HostError(
                 "session_busy", f"session {self.session_id} runs turn {self.root.turn_id}; stop it, or wait for its end"
             )
-        watching = self._watching
-        self.finish("session_removed", f"session {self.session_id} was moved to the trash")
+        await self._broadcast.settled()
+        watching, self._watching = self._watching, None
         if watching is not None:
+            # Who watches keeps it open.
+            watching.cancel()
             await asyncio.wait({watching})
+        try:
+            path = await move()
+        except BaseException:
+            if self._broadcast.watched:
+                self._keep_open()
+            raise
+        self.finish("session_removed", f"session {self.session_id} was moved to the trash")
+        return path
 
     @property
     def at_rest(self) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maka.journal.errors import JournalError, JournalWriteError
+from maka.journal.errors import JournalConflict, JournalError, JournalWriteError
 from maka.journal.events import Draft, Event, JsonObject
 from maka.runtime.backends.scripted import Do, Never, Question, Tool
 from maka.runtime.host.broadcast import Broadcast
@@ -307,15 +307,38 @@ async def test_a_session_that_is_watched_stays_open() -> None:
 
 @in_process
 async def test_a_session_that_is_moved_away_tells_who_watches() -> None:
+    async def moved() -> Path:
+        return Path("trash")
+
     async with InHost(Never()) as host:
         watch = await host.watch()
         await host.start("t1")
-        assert await refused(host.lane.put_away()) == "session_busy"
+        assert await refused(host.lane.put_away(moved)) == "session_busy"
         await host.stop()
-        await host.lane.put_away()
-        assert watch.read()[-1]["reason"] == "session_removed"
+        assert await host.lane.put_away(moved) == Path("trash")
+        frames = watch.read()
+        assert watch.roots()[-1] == ("t1", "cancelled")
+        assert frames[-1]["reason"] == "session_removed"
         assert not host.lane.watched
         await host.kernel.release("s1")
+
+
+@in_process
+async def test_a_session_that_cannot_be_moved_away_is_watched_as_before() -> None:
+    async def refuses() -> Path:
+        # Nothing keeps it open here.
+        await host.kernel.release("s1")
+        raise JournalConflict("a fork refers to it")
+
+    async with InHost(keep_open=0) as host:
+        watch = await host.watch()
+        with pytest.raises(JournalConflict):
+            await host.lane.put_away(refuses)
+        assert host.lane.watched
+        await host.append(rename("still there"))
+        await passed()
+        assert host.kernel.status("s1").open
+        assert watch.read()[-1]["snapshot"]["session"]["name"] == "still there"
 
 
 # ---------------------------------------------------------------- exact text

@@ -14,7 +14,7 @@ from maka.runtime import errors as runtime
 from maka.runtime.backends.scripted import Never, Question, scripted_backend
 from maka.runtime.host.protocol import CODES, HostError
 from maka.runtime.host.refusals import REFUSALS, refusal
-from maka.runtime.scripted import Say
+from maka.runtime.scripted import Fail, Say
 from support.in_host import OVER, Life, a_host
 from support.managed import app_of
 
@@ -85,7 +85,9 @@ def play(given: Any) -> Any:
             return Never()
         case "ask":
             return Question("Which?")
-    return Say(given.text)
+        case "fail":
+            return Fail("provider_quota")
+    return Say(given.text or "it goes on")
 
 
 @asynccontextmanager
@@ -335,6 +337,34 @@ def test_what_cannot_be_resumed_says_why(go: Go) -> None:
         started = await life.ask("turn.start", session_id="s1", turn_id="t1", content="go")
         assert await refused(life, "turn.resume.start", **{**asked, "turn_id": "t1"}) == "operation_conflict"
         assert started["turn"]["turn_id"] == "t1"
+
+    go(test)
+
+
+def test_a_run_is_resumed_once(go: Go) -> None:
+    async def test(life: Life) -> None:
+        failed = await life.ask("turn.start", session_id="s1", turn_id="t1", content="fail")
+        await over(life)
+        told = await life.ask("turn.resume.query", session_id="s1")
+        assert told["disposition"] == "continue"
+        assert (told["source_turn_id"], told["source_run_id"]) == ("t1", failed["turn"]["run_id"])
+        asked = {"session_id": "s1", "source_run_id": told["source_run_id"], "high_water": told["high_water"]}
+        stale = {**asked, "high_water": told["high_water"] - 1}
+        assert await refused(life, "turn.resume.start", turn_id="t2", **stale) == "operation_conflict"
+        resumed = await life.ask("turn.resume.start", turn_id="t2", **asked)
+        assert resumed["turn"]["turn_id"] == "t2"
+        ended = await over(life, "t2")
+        assert ended["status"] == "completed"
+        # The same again is answered the same, and another under its id is not.
+        again = await life.ask("turn.resume.start", turn_id="t2", **asked)
+        assert again == {"turn": ended, "revision": resumed["revision"]}
+        other = {**asked, "source_run_id": "another"}
+        assert await refused(life, "turn.resume.start", turn_id="t2", **other) == "operation_conflict"
+        assert await refused(life, "turn.start", session_id="s1", turn_id="t2", content="go") == "operation_conflict"
+        # What has gone on already does not go on from there again.
+        assert await refused(life, "turn.resume.start", turn_id="t3", **asked) == "continuation_parked"
+        await life.ask("turn.start", session_id="s1", turn_id="t4", content="hold")
+        assert await refused(life, "turn.resume.start", turn_id="t5", **asked) == "session_busy"
 
     go(test)
 
