@@ -15,7 +15,20 @@ from _bench import Report, read, show
 
 HERE = Path(__file__).parent
 #: In the order of the table.
-NAMES = ("append", "turns", "sessions", "continuations", "handoffs", "fold", "load", "memory", "open", "list", "start")
+NAMES = (
+    "append",
+    "turns",
+    "sessions",
+    "continuations",
+    "handoffs",
+    "hosts",
+    "fold",
+    "load",
+    "memory",
+    "open",
+    "list",
+    "start",
+)
 
 
 def main() -> int:
