@@ -332,6 +332,7 @@ async def test_a_session_that_cannot_be_moved_away_is_watched_as_before() -> Non
 
     async with InHost(keep_open=0) as host:
         watch = await host.watch()
+        await passed()
         with pytest.raises(JournalConflict):
             await host.lane.put_away(refuses)
         assert host.lane.watched

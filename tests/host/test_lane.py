@@ -152,6 +152,7 @@ async def test_the_same_start_at_once_is_one_turn_and_has_one_answer() -> None:
         first, second = await asyncio.gather(host.start("t1"), host.start("t1"))
         assert first == second
         assert first["turn"]["status"] == "running"
+        await passed()
         assert host.sent == ["t1"]
 
 
