@@ -1,11 +1,11 @@
 """The host of a root, found or started. The kernel's lock elects: of many candidates one becomes the host.
 
-Who owns the root is never displaced, however long it takes until it answers.
+Who owns the root is never displaced, however long it takes until it answers. Of many who find no host at once one
+starts a candidate, and the others wait for that.
 """
 
 import asyncio
 import os
-import random
 import subprocess
 import sys
 import threading
@@ -28,8 +28,6 @@ _LONG: Final = 4 * 1024 * 1024
 _NO_FAILURE: Final = (0, 3)
 #: Seconds in which a host that is alive answers a handshake.
 _HANDSHAKE: Final = 2.0
-#: The longest pause, in seconds, before a look who owns the root: of many who find no host at once few start one.
-_HESITATION: Final = 0.1
 _TAIL: Final = 4096
 
 
@@ -77,25 +75,29 @@ def command(root: Path, app: str | None, idle: float | None) -> list[str]:
 
 async def _elected(root: Path, app: str | None, idle: float | None) -> Registration:
     candidate: _Candidate | None = None
-    for pause in pauses():
-        link = await _answering(root)
-        if link is not None:
-            try:
-                if link.state != "draining":
-                    return attrs.evolve(link.registered, state=link.state)
-                await link.lost.wait()
-            finally:
-                await link.aclose()
-        elif candidate is not None and candidate.code is not None:
-            # What it came to is looked at only now: where there is a host, or somebody is becoming one, all is well.
-            if candidate.code not in _NO_FAILURE and ownership.owner(root) is None:
-                raise HostStartFailed(candidate.story())
-            candidate = None
-        elif candidate is None:
-            await asyncio.sleep(random.uniform(0, _HESITATION))
-            if ownership.owner(root) is None:
-                candidate = _Candidate(root, command(root, app, idle))
-        await (asyncio.sleep(pause) if candidate is None else candidate.ends(pause))
+    try:
+        for pause in pauses():
+            link = await _answering(root)
+            if link is not None:
+                try:
+                    if link.state != "draining":
+                        return attrs.evolve(link.registered, state=link.state)
+                    await link.lost.wait()
+                finally:
+                    await link.aclose()
+            elif candidate is not None and candidate.code is not None:
+                # Looked at only now: where there is a host, or somebody is becoming one, all is well.
+                if candidate.code not in _NO_FAILURE and ownership.owner(root) is None:
+                    raise HostStartFailed(candidate.story())
+                candidate.give_way()
+                candidate = None
+            elif candidate is None and ownership.owner(root) is None:
+                turn = _turn(root / LOG)
+                candidate = None if turn is None else _Candidate(root, command(root, app, idle), turn)
+            await (asyncio.sleep(pause) if candidate is None else candidate.ends(pause))
+    finally:
+        if candidate is not None:
+            candidate.give_way()
     raise AssertionError  # the pauses have no end
 
 
@@ -107,11 +109,30 @@ async def _answering(root: Path) -> Link | None:
         return None
 
 
-class _Candidate:
-    """A process that may become the host, and outlives this one."""
+def _turn(log: Path) -> IO[bytes] | None:
+    """The right to start a candidate: the log, locked. None where somebody else has one on its way.
 
-    def __init__(self, root: Path, words: list[str]) -> None:
+    The lock dies with its holder. Where there are no such locks everybody has the right; the root's own lock elects.
+    """
+    import fcntl
+
+    turn = _opened(log)
+    try:
+        fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        turn.close()
+        return None
+    except OSError:
+        pass
+    return turn
+
+
+class _Candidate:
+    """A process that may become the host, and outlives this one. ``turn`` is held until ``give_way``."""
+
+    def __init__(self, root: Path, words: list[str], turn: IO[bytes]) -> None:
         self._log = root / LOG
+        self._turn = turn
         with _opened(self._log) as log:
             self._begins = log.tell()
             self._process = subprocess.Popen(
@@ -134,6 +155,10 @@ class _Candidate:
         except TimeoutError:
             pass
 
+    def give_way(self) -> None:
+        """Others may start one."""
+        self._turn.close()
+
     def story(self) -> str:
         """What it said last, in one sentence."""
         how = f"exit code {self.code}" if (self.code or 0) >= 0 else f"signal {-(self.code or 0)}"
@@ -143,7 +168,9 @@ class _Candidate:
                 lines = log.read(_TAIL).decode("utf-8", "replace").split("\n")
         except OSError:
             lines = []
-        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        spoken = [line.strip() for line in reversed(lines) if line.strip()]
+        # What an app prints may be written when the process ends, behind what it says of its end.
+        said = next((line for line in spoken if line.startswith("maka: ")), spoken[0] if spoken else "")
         if not said:
             return f"the host did not start ({how}) and said nothing; read {self._log}, then try again"
         return f"the host did not start ({how}): {said.removeprefix('maka: ')}"

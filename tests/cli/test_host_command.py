@@ -209,6 +209,9 @@ def test_what_a_killed_host_left_open_is_taken_up_by_the_next(maka_: Run, tmp_pa
         running = subprocess.Popen([*COMMAND, "run", "for ever", "--json", "--no-start"], stdout=subprocess.PIPE)
         while not (active := maka_("host", "status", "--json").json["active"]):
             time.sleep(0.01)
+        # One that has not begun would be run by the next host.
+        while not maka.inspect(active[0]["session_id"], root=root).turns():
+            time.sleep(0.01)
         host.kill()
         with hosting(root):
             out, _ = running.communicate(timeout=30)

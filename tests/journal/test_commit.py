@@ -515,7 +515,14 @@ def test_live_text_is_written_for_readers_without_a_barrier(
     assert texts(path) == ["a barrier", "live", "later"]
 
 
+def waiting_threads() -> set[threading.Thread]:
+    """Those that wait for the disk, of this test and of others that went before it in this process."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("commit ")}
+
+
 def test_many_sessions_on_one_loop(tmp_path: Path) -> None:
+    before = waiting_threads()
+
     async def run(writer: JournalWriter) -> None:
         for number in range(20):
             writer.append(note(str(number)))
@@ -533,10 +540,12 @@ def test_many_sessions_on_one_loop(tmp_path: Path) -> None:
     for writer in writers:
         writer.close()
         assert texts(writer.path) == [str(number) for number in range(20)]
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("commit ")]
+    assert not waiting_threads() - before
 
 
 def test_a_dead_handle_keeps_no_thread_once_it_is_closed(writer: JournalWriter, path: Path, disk: FaultyDisk) -> None:
+    before = waiting_threads()
+
     async def main() -> None:
         writer.append(note())
         disk.fail("sync")
@@ -547,9 +556,10 @@ def test_a_dead_handle_keeps_no_thread_once_it_is_closed(writer: JournalWriter, 
     assert writer.poisoned
     with suppress(JournalError):
         writer.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("commit ")]
+    assert not waiting_threads() - before
 
 
 def test_nothing_to_flush_needs_no_thread(writer: JournalWriter) -> None:
+    before = waiting_threads()
     asyncio.run(writer.aflush())
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("commit ")]
+    assert not waiting_threads() - before

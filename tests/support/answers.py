@@ -145,7 +145,7 @@ def inspect(path: Path, *more: str) -> Any:
     for step in doc["next"]:
         assert set(step) == {"command", "why"}
         # Where only a program can do it there is no command.
-        assert step["command"] is None or step["command"].startswith("maka session ")
+        assert step["command"] is None or step["command"].startswith(("maka session ", "maka host "))
         assert step["why"]
     for event in doc["pending"]:
         assert set(event) == {"seq", "type", "data"}
