@@ -1,6 +1,8 @@
 """A host is found, or started: one, however many ask at once, and nobody is displaced."""
 
 import asyncio
+import errno
+import fcntl
 import os
 import signal
 import stat
@@ -181,12 +183,42 @@ def test_of_twenty_at_once_one_host_comes(root: Path, candidate: Elect) -> None:
     play(scenario())
 
 
-def test_losers_are_no_failure(
-    root: Path, candidate: Elect, started: "list[subprocess.Popen[bytes]]", monkeypatch: pytest.MonkeyPatch
+def test_of_many_at_once_one_starts_a_candidate(
+    root: Path, candidate: Elect, started: "list[subprocess.Popen[bytes]]"
 ) -> None:
     candidate(CANDIDATE)
-    # Nobody sees that another is about to start one: each starts its own.
-    monkeypatch.setattr(electing, "_HESITATION", 0)
+
+    async def scenario() -> None:
+        found = await asyncio.gather(*(ensure_host(root) for _ in range(8)))
+        assert len({registration.host_epoch for registration in found}) == 1
+        assert [process.pid for process in started] == [found[0].pid]
+
+    play(scenario())
+
+
+def test_each_who_starts_a_candidate_that_fails_is_told(
+    root: Path, candidate: Elect, started: "list[subprocess.Popen[bytes]]"
+) -> None:
+    candidate("raise SystemExit('maka: no app')")
+
+    async def scenario() -> None:
+        outcomes = await asyncio.gather(*(ensure_host(root) for _ in range(3)), return_exceptions=True)
+        assert [str(each) for each in outcomes] == ["the host did not start (exit code 1): no app"] * 3
+        assert all(isinstance(each, HostStartFailed) for each in outcomes)
+        assert len(started) == 3
+
+    play(scenario())
+
+
+def test_losers_are_no_failure(
+    root: Path,
+    candidate: Elect,
+    started: "list[subprocess.Popen[bytes]]",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    candidate(CANDIDATE)
+    # As on a system without such locks: each starts its own.
+    monkeypatch.setattr("fcntl.flock", no_locks(fcntl.flock))
 
     async def scenario() -> None:
         found = await asyncio.gather(*(ensure_host(root) for _ in range(4)))
@@ -197,6 +229,17 @@ def test_losers_are_no_failure(
         assert running(found[0].pid)
 
     play(scenario())
+
+
+def no_locks(flock: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
+    """``flock`` as it is where the log is; other files have locks."""
+
+    def refuse(file: Any, operation: int) -> None:
+        if getattr(file, "name", None) is not None:
+            raise OSError(errno.ENOLCK, "no locks")
+        flock(file, operation)
+
+    return refuse
 
 
 def test_a_root_that_somebody_owns_is_waited_for(root: Path, candidate: Elect) -> None:
