@@ -512,6 +512,7 @@ class TurnAdmitted:
     options: JsonObject | None = None
     agent_id: str | None = None
     agent_name: str | None = None
+    client: str | None = None
 
 
 @event("message/accepted", barrier=True)

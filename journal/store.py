@@ -220,6 +220,17 @@ class FileStore:
                 raise files.write_error(error, path.parent, "move to the trash") from None
         return target
 
+    def trashed(self, session_id: str) -> Path | None:
+        """Where ``delete`` has moved the newest session of that id; None: it has moved none. Raises SessionNotFound for
+        what is no session id.
+        """
+        trash, newest = self.root / TRASH, None
+        there, n = trash / self.directory(session_id).name, 1
+        while there.exists():
+            newest, n = there, n + 1
+            there = trash / f"{session_id}.{n}"
+        return newest
+
     def _forks_of(self, session_id: str) -> Iterator[str]:
         for name in sorted(os.listdir(self.root / SESSIONS)):
             try:

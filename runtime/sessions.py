@@ -474,6 +474,16 @@ class SessionManager:
         self._ready()
         await self.kernel.release(session_id)
 
+    @property
+    def defaults(self) -> JsonObject:
+        """What a session is created with where nothing is said of it, as its header holds it."""
+        app = self._app
+        return {"backend": app.default_backend, "model": app.model, "permission_mode": app.permission_mode}
+
+    def trashed(self, session_id: str) -> Path | None:
+        """Where the newest session of that id is that was moved to the trash."""
+        return self._store.trashed(session_id)
+
     async def delete(self, session_id: str) -> Path:
         """Moves it to the root's ``trash/``; returns where it is now. Nothing is removed.
 

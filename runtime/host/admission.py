@@ -94,7 +94,9 @@ def message_of(content: Content, quotes: list[JsonObject] | None, attachments: l
 # ---------------------------------------------------------------- commands
 
 
-def start(state: State, live: Live, asked: TurnStart, new_id: Callable[[], str]) -> Decision:
+def start(
+    state: State, live: Live, asked: TurnStart, new_id: Callable[[], str], *, client: str | None = None
+) -> Decision:
     """A root turn by the caller's id. Raises HostError, SessionBusy."""
     message = message_of(asked.content, asked.quotes, asked.attachments)
     options = {} if asked.max_steps is None else {"max_steps": asked.max_steps}
@@ -116,7 +118,7 @@ def start(state: State, live: Live, asked: TurnStart, new_id: Callable[[], str])
         input=message,
         max_steps=asked.max_steps,
     )
-    return Decision(drafts=[*_settled(state), _admitted(state, turn)], turn=turn)
+    return Decision(drafts=[*_settled(state), _admitted(state, turn, client)], turn=turn)
 
 
 def submit(
@@ -137,7 +139,7 @@ def submit(
     if rests and live.refusal is None and not state.queue.waiting:
         turn = RootTurn(turn_id=new_id(), run_id=new_id(), message_id=asked.message_id, input=message)
         reply: JsonObject = {"disposition": "turn_started", "turn_id": turn.turn_id, "run_id": turn.run_id}
-        return Decision(drafts=[*_settled(state), _admitted(state, turn)], turn=turn, reply=reply)
+        return Decision(drafts=[*_settled(state), _admitted(state, turn, client)], turn=turn, reply=reply)
     _refuse_full(state, message)
     into = _steered(state, live) if asked.placement == "current_turn" else None
     disposition: Literal["steering", "followup"] = "followup" if into is None else "steering"
@@ -289,7 +291,7 @@ def _of_queued(queued: Queued, new_id: Callable[[], str]) -> RootTurn:
     return RootTurn(turn_id=new_id(), run_id=new_id(), message_id=queued.message_id, input=message)
 
 
-def _admitted(state: State, turn: RootTurn) -> Draft:
+def _admitted(state: State, turn: RootTurn, client: str | None = None) -> Draft:
     data: JsonObject = {
         "turn_id": turn.turn_id,
         "run_id": turn.run_id,
@@ -301,6 +303,8 @@ def _admitted(state: State, turn: RootTurn) -> Draft:
     }
     if turn.max_steps is not None:
         data["options"] = {"max_steps": turn.max_steps}
+    if client is not None:
+        data["client"] = client
     return Draft("turn/admitted", data)
 
 

@@ -11,7 +11,6 @@ import orjson
 from ...journal.backwards import events_before
 from ...journal.errors import JournalConflict, SessionNotFound
 from ...journal.events import JsonObject
-from ...journal.store import TRASH
 from ..settings import absolute_directory
 from . import operations as op
 from . import projection
@@ -54,9 +53,11 @@ async def _create(host: "Host", asked: op.SessionCreate, caller: "Caller") -> Js
         await host.manager.create(session_id=asked.session_id, **settings)
     except JournalConflict:
         there = await _first(host, asked.session_id)
+        # What is not given is the app's; its working directory is wherever the host was started.
+        wanted = {**host.manager.defaults, "cwd": there.get("cwd"), **settings}
         if "cwd" in settings:
-            settings["cwd"] = absolute_directory(settings["cwd"])
-        if any(there.get(key) != value for key, value in settings.items()) or "parent" in there:
+            wanted["cwd"] = absolute_directory(settings["cwd"])
+        if there != wanted:
             raise _taken(asked.session_id) from None
     return {"session_id": asked.session_id, "revision": 0}
 
@@ -125,8 +126,8 @@ async def _delete(host: "Host", asked: op.SessionDelete, caller: "Caller") -> Js
     try:
         return {"path": str(await host.delete(asked.session_id))}
     except SessionNotFound:
-        there = host.manager.path(asked.session_id).parent.parent.parent / TRASH / asked.session_id
-        if not there.is_dir():
+        there = host.manager.trashed(asked.session_id)
+        if there is None:
             raise
         return {"path": str(there)}
 
@@ -163,7 +164,7 @@ async def _event(host: "Host", asked: op.SessionEvent, caller: "Caller") -> Json
 
 
 async def _start(host: "Host", asked: op.TurnStart, caller: "Caller") -> JsonObject:
-    return await host.lane(asked.session_id).start(asked)
+    return await host.lane(asked.session_id).start(asked, caller.surface)
 
 
 async def _query(host: "Host", asked: op.TurnQuery, caller: "Caller") -> JsonObject:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 ShutdownMode = Literal["stop", "handoff"]
 
+#: Bytes of events that came since a client's last, and are kept for it until it has taken them.
+MOST_MISSED: Final = 64 * 1024 * 1024
 #: Seconds between two looks whether anybody uses the host.
 _LOOK: Final = 1.0
 #: What a client has to be told of although no event of the journal says so.
@@ -328,9 +330,7 @@ class Host:
 
     async def _between(self, session_id: str, after: int, upto: int) -> list[Event]:
         path = self.manager.path(session_id)
-        return await asyncio.to_thread(
-            lambda: list(events_between(path, after, upto, lambda type_: type_ not in UNTOLD))
-        )
+        return await asyncio.to_thread(lambda: _stretch(path, session_id, after, upto))
 
     # ------------------------------------------------------------ subscriptions
 
@@ -383,3 +383,18 @@ class Host:
     def _heard(self, event: LifecycleEvent) -> None:
         if event.kind in _TELLING and (lane := self._lanes.get(event.session_id)) is not None:
             lane.changed()
+
+
+def _stretch(path: Path, session_id: str, after: int, upto: int) -> list[Event]:
+    """Raises HostError where there is more than is kept for one client."""
+    events, size = [], 0
+    for event in events_between(path, after, upto, lambda type_: type_ not in UNTOLD):
+        size += event.length
+        if size > MOST_MISSED:
+            raise HostError(
+                "operation_conflict",
+                f"session {session_id} has more behind event {after} than is sent at once ({MOST_MISSED} bytes); read "
+                "its history, then open it without `since`",
+            )
+        events.append(event)
+    return events

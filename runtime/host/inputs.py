@@ -33,6 +33,9 @@ NUMBERS: Final[dict[str, tuple[int, int]]] = {
     "timeout": (0, 86_400),
 }
 _SESSIONS: Final = frozenset({"session_id", "new_session_id", "after"})
+#: Ids that clients make up for what a session keeps and shows: so many characters, that all of it fits into a frame.
+_MADE_UP: Final = frozenset({"message_id", "message_ids", "stop_id", "interrupt_id", "retract_id", "request_id"})
+SHORT: Final = 256
 #: Characters of a value in a sentence.
 _SHOWN: Final = 80
 
@@ -121,6 +124,9 @@ def _text(name: str) -> _Kind:
     if name in _SESSIONS:
         words = "a session id (letters, digits, '.', '_', '-', the first of them a letter or a digit; at most 128)"
         return _Kind(words, lambda value: isinstance(value, str) and SESSION_ID.fullmatch(value) is not None)
+    if name in _MADE_UP:
+        words = f"an id (a text of 1 to {SHORT} characters)"
+        return _Kind(words, lambda value: unsuitable(value) is None and len(value) <= SHORT)
     if name.endswith(("_id", "_ids")):
         return _Kind(f"an id (a text of 1 to {MAX_ID} characters)", lambda value: unsuitable(value) is None)
     return _Kind("a text", lambda value: isinstance(value, str) and encodable(value) == value)

@@ -91,11 +91,11 @@ class Lane:
 
     # ------------------------------------------------------------ turns
 
-    async def start(self, asked: TurnStart) -> JsonObject:
+    async def start(self, asked: TurnStart, client: str | None = None) -> JsonObject:
         """See docs/protocol.md, ``turn.start``."""
 
         def decide(state: State) -> Decision:
-            return admission.start(state, self._live(), asked, self._floor.new_id)
+            return admission.start(state, self._live(), asked, self._floor.new_id, client=client)
 
         try:
             decision, revision = await self._decided(decide)

@@ -14,6 +14,7 @@ from maka.runtime.backends.scripted import Faults, Never, Tool, Turn, scripted_b
 from maka.runtime.host.endpoint import read_registration
 from maka.runtime.host.host import HostDeadlines, ShutdownLate
 from maka.runtime.host.ownership import HostRunning, RootLock
+from maka.runtime.host.protocol import HostError
 from maka.runtime.kernel.generations import Deadlines
 from maka.runtime.scripted import Say, Wait
 from support.host_app import COMPOSITION
@@ -255,5 +256,27 @@ def test_a_journal_that_fails_at_the_end_is_told_by_the_host(root: Root, monkeyp
             monkeypatch.undo()
             await life.host.manager.aclose()
         assert read_registration(root.path) is None
+
+    asyncio.run(test())
+
+
+def test_what_came_since_is_bounded(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with a_host(root.path, app()) as life:
+            for number in range(3):
+                await life.host.manager.rename("s1", f"name {number}")
+            assert len(await life.host._between("s1", 0, 3)) == 3
+            monkeypatch.setattr("maka.runtime.host.host.MOST_MISSED", 300)
+            with pytest.raises(HostError, match="read its history, then open it without `since`"):
+                await life.host._between("s1", 0, 3)
+
+    asyncio.run(test())
+
+
+def test_who_asked_for_a_turn_is_on_record(root: Root) -> None:
+    async def test() -> None:
+        async with a_host(root.path, app()) as life:
+            await start(life, "hi")
+        assert root.admissions()[0]["client"] == "tests"
 
     asyncio.run(test())

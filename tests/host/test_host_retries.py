@@ -61,7 +61,8 @@ def stop(turn: dict[str, Any], **more: Any) -> Command:
 
 async def first_host(driver: Driver, root: Hosted, do: Callable[[Command], Any]) -> None:
     """Each command once, and what has to come before it."""
-    await do(command("session.create", {"name": "Other"}, {"model": "other"}, session_id="new", name="A new one"))
+    others = ({"name": "Other"}, {"name": None}, {"model": "other"}, {"labels": ["x"]})
+    await do(command("session.create", *others, session_id="new", name="A new one"))
     await do(command("session.update", {"patch": {"name": "x"}}, request_id="u", patch={"name": "Another"}))
     await do(command("session.archive", {"operation": "session.unarchive"}, session_id="new", request_id="a"))
     await do(command("session.unarchive", {"operation": "session.archive"}, session_id="new", request_id="b"))

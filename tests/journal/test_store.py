@@ -337,7 +337,9 @@ def test_delete_moves_to_the_trash(store: FileStore) -> None:
     with pytest.raises(SessionNotFound):
         store.delete("s1")
     store.create(header()).close()
-    assert store.delete("s1") == store.root / "trash" / "s1.2"
+    assert store.trashed("s1") == place
+    assert store.delete("s1") == store.trashed("s1") == store.root / "trash" / "s1.2"
+    assert store.trashed("s2") is None
     assert (place / "journal.jsonl").read_bytes() == raw
     assert stat.S_IMODE((store.root / "trash").stat().st_mode) == 0o700
 
