@@ -38,7 +38,7 @@ ShutdownMode = Literal["stop", "handoff"]
 
 #: Bytes of events that came since a client's last, and are kept for it until it has taken them.
 MOST_MISSED: Final = 64 * 1024 * 1024
-#: Seconds between two looks whether anybody uses the host.
+#: Seconds between two looks whether anybody uses the host, and whether it can be found.
 _LOOK: Final = 1.0
 #: What a client has to be told of although no event of the journal says so.
 _TELLING: Final = frozenset({"session_degraded", "session_opened", "session_quarantined"})
@@ -139,7 +139,7 @@ class Host:
             await self._recover()
             if not self._end.is_set():
                 self._become("ready", path)
-                await self._until_the_end()
+                await self._until_the_end(path)
             self._become("draining", path)
             await self._bounded(self._drain())
         except ShutdownLate:
@@ -169,15 +169,26 @@ class Host:
                 task.cancel()
             await asyncio.gather(recovering, ended, return_exceptions=True)
 
-    async def _until_the_end(self) -> None:
+    def _register_again(self, path: Path) -> None:
+        """Where somebody took the registration away, clients would look for a host that they cannot find."""
+        found = endpoint.read_registration(self._root)
+        if found is None or found.host_epoch != self.host_epoch:
+            try:
+                endpoint.write(self._root, self._registration(path))
+            except JournalError as error:
+                log.error("clients cannot find the host: %s", describe(error))
+
+    async def _until_the_end(self, path: Path) -> None:
         loop = asyncio.get_running_loop()
         self._used = loop.time()
         while not self._end.is_set():
             waiting = asyncio.ensure_future(self._end.wait())
             try:
-                await asyncio.wait({waiting}, timeout=None if self._idle is None else min(self._idle, _LOOK))
+                await asyncio.wait({waiting}, timeout=_LOOK if self._idle is None else min(self._idle, _LOOK))
             finally:
                 waiting.cancel()
+            if not self._end.is_set():
+                self._register_again(path)
             if self._in_use():
                 self._used = loop.time()
             elif self._idle is not None and loop.time() - self._used >= self._idle and not self._end.is_set():
@@ -243,23 +254,25 @@ class Host:
             await asyncio.wait(set(self._tasks), timeout=self._deadlines.goodbye)
 
     def _become(self, state: State, path: Path) -> None:
+        self.state = state
+        endpoint.write(self._root, self._registration(path))
+        assert self._server is not None
+        self._server.tell_state(state)
+        log.info("the host of %s is %s", self._root, state)
+
+    def _registration(self, path: Path) -> endpoint.Registration:
         from ... import __version__
 
-        self.state = state
-        registration = endpoint.Registration(
+        return endpoint.Registration(
             host_epoch=self.host_epoch,
             endpoint=str(path),
             pid=os.getpid(),
-            state=state,
+            state=self.state,
             started_at=self._started,
             version=__version__,
             root=self.root,
             app=self._app_name,
         )
-        endpoint.write(self._root, registration)
-        assert self._server is not None
-        self._server.tell_state(state)
-        log.info("the host of %s is %s", self._root, state)
 
     # ------------------------------------------------------------ what its connections need
 

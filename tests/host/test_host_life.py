@@ -280,3 +280,20 @@ def test_who_asked_for_a_turn_is_on_record(root: Root) -> None:
         assert root.admissions()[0]["client"] == "tests"
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("left", [None, "{}"])
+def test_a_registration_that_is_taken_away_comes_again(
+    root: Root, monkeypatch: pytest.MonkeyPatch, left: str | None
+) -> None:
+    async def test() -> None:
+        monkeypatch.setattr("maka.runtime.host.host._LOOK", 0.02)
+        async with a_host(root.path, app()) as life:
+            (root.path / "host.json").unlink()
+            if left is not None:
+                (root.path / "host.json").write_text(left)
+            while (found := read_registration(root.path)) is None:
+                await asyncio.sleep(0.01)
+            assert (found.host_epoch, found.state) == (life.host.host_epoch, "ready")
+
+    asyncio.run(test())
