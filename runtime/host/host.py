@@ -316,7 +316,7 @@ class Host:
             "root": self.root,
             "app": self._app_name,
             "started_at": self._started,
-            "uptime": (time.time_ns() // 1_000_000 - self._started) / 1000,
+            "uptime": max(time.time_ns() // 1_000_000 - self._started, 0) // 1000,
             "connections": sum(not each.lost.is_set() for each in self._server.connections),
             "in_flight": sum(each.in_flight for each in self._server.connections),
             "active": [

@@ -297,3 +297,12 @@ def test_a_registration_that_is_taken_away_comes_again(
             assert (found.host_epoch, found.state) == (life.host.host_epoch, "ready")
 
     asyncio.run(test())
+
+
+def test_a_host_tells_for_how_many_seconds_it_is_up(root: Root) -> None:
+    async def test() -> None:
+        async with a_host(root.path, app()) as life:
+            life.host._started -= 3_500
+            assert (await life.ask("host.status"))["uptime"] == 3
+
+    asyncio.run(test())
