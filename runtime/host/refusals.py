@@ -7,7 +7,7 @@ from ...journal import errors as journal
 from .. import errors as runtime
 from ..errors import describe
 from ..lifecycle import log
-from .protocol import CODES, FrameError, HostError
+from .protocol import CODES, HostError
 
 _OF_INTERACTION: Final = {"capacity_exceeded": "session_busy", "run_closed": "already_resolved"}
 
@@ -24,8 +24,6 @@ def _of_plan(error: Any) -> str:
 #: The first that an error is decides: subclasses stand before what they are made of.
 REFUSALS: Final[tuple[tuple[type[BaseException], str | Callable[[Any], str]], ...]] = (
     (HostError, lambda error: error.code),
-    # What was asked for is done; its answer is longer than a frame.
-    (FrameError, "session_unavailable"),
     (journal.SessionNotFound, "not_found"),
     (journal.InvalidEvent, "invalid_request"),
     (journal.JournalConflict, "operation_conflict"),

@@ -70,7 +70,7 @@ def test_what_fits_into_no_frame_ends_the_subscription_with_a_word() -> None:
 async def fill(client: Any, queued: list[str]) -> None:
     """Messages with long ids, without end."""
     while True:
-        message_id = f"{len(queued):06}" + "😀" * 4090
+        message_id = f"{len(queued):06}" + "😀" * 250
         await client.submit_message("s", "x", message_id=message_id, placement="next_turn")
         queued.append(message_id)
 

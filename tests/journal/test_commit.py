@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from maka.journal.committers import Committers
 from maka.journal.errors import JournalError, JournalWriteError
 from maka.journal.writer import JournalWriter
 from support import chain
@@ -515,11 +516,18 @@ def test_live_text_is_written_for_readers_without_a_barrier(
     assert texts(path) == ["a barrier", "live", "later"]
 
 
+@pytest.fixture
+def own_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that no other test in this process uses."""
+    monkeypatch.setattr("maka.journal.committers.shared", Committers())
+
+
 def waiting_threads() -> set[threading.Thread]:
     """Those that wait for the disk, of this test and of others that went before it in this process."""
     return {thread for thread in threading.enumerate() if thread.name.startswith("commit ")}
 
 
+@pytest.mark.usefixtures("own_threads")
 def test_many_sessions_on_one_loop(tmp_path: Path) -> None:
     before = waiting_threads()
 
@@ -543,6 +551,7 @@ def test_many_sessions_on_one_loop(tmp_path: Path) -> None:
     assert not waiting_threads() - before
 
 
+@pytest.mark.usefixtures("own_threads")
 def test_a_dead_handle_keeps_no_thread_once_it_is_closed(writer: JournalWriter, path: Path, disk: FaultyDisk) -> None:
     before = waiting_threads()
 
@@ -559,6 +568,7 @@ def test_a_dead_handle_keeps_no_thread_once_it_is_closed(writer: JournalWriter, 
     assert not waiting_threads() - before
 
 
+@pytest.mark.usefixtures("own_threads")
 def test_nothing_to_flush_needs_no_thread(writer: JournalWriter) -> None:
     before = waiting_threads()
     asyncio.run(writer.aflush())
