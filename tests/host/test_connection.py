@@ -544,7 +544,7 @@ async def slowly() -> AsyncIterator[tuple[Connection, Raw, "asyncio.Future[None]
     """A connection that is looked at often, and whose answers are big."""
     services = FakeServices(session_list=big)
     transport, theirs = await pair()
-    connection = Connection(transport, services, looks=3, look=0.02)
+    connection = Connection(transport, services, looks=10, look=0.02)
     running = asyncio.ensure_future(connection.run())
     # Reads no further ahead than two lines.
     raw = Raw(*await asyncio.open_unix_connection(sock=theirs, limit=600_000))
