@@ -299,8 +299,9 @@ class HostWorld:
         self.kernel: RuntimeKernel
         messages = QueuedMessages(self._opened, self._new_id)
         self.interactions = JournalInteractions(self._opened, lifecycle=lifecycle)
+        self.journals.watch = lambda session, event: lanes[session.session_id].observed(session, event)
         self.kernel = RuntimeKernel(
-            journals=_Watched(self.journals, lambda session, event: lanes[session.session_id].observed(session, event)),
+            journals=self.journals,
             backends=registry,
             interaction_authority=self.interactions,
             message_authority=messages,
@@ -444,25 +445,6 @@ class HostWorld:
             await asyncio.wait(stops, timeout=60.0)
         for task in stops:
             self.expect(task.done(), "a lane does not end with its host")
-
-
-class _Watched:
-    """MemoryJournals whose sessions tell what is appended. Implements Journals."""
-
-    def __init__(self, journals: MemoryJournals, watch: Callable[[Any, Event], None]) -> None:
-        self._journals = journals
-        self._watch = watch
-
-    async def open(self, session_id: str, *, cause: str | None = None) -> Any:
-        session = await self._journals.open(session_id, cause=cause)
-        session.watch = self._watch
-        return session
-
-    async def conversation(self, session: Any) -> Any:
-        return await self._journals.conversation(session)
-
-    async def close(self, session: Any) -> None:
-        await self._journals.close(session)
 
 
 # ---------------------------------------------------------------- the story

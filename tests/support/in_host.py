@@ -68,25 +68,6 @@ class Disk:
             raise JournalWriteError("the disk fails", errno=5, poisoned=self.poisoned)
 
 
-class _Watched:
-    """MemoryJournals whose sessions tell what is appended. Implements Journals."""
-
-    def __init__(self, journals: MemoryJournals, watch: Callable[[OpenSession, Event], None]) -> None:
-        self._journals = journals
-        self._watch = watch
-
-    async def open(self, session_id: str, *, cause: str | None = None) -> OpenSession:
-        session = await self._journals.open(session_id, cause=cause)
-        session.watch = self._watch
-        return session
-
-    async def conversation(self, session: OpenSession) -> Any:
-        return await self._journals.conversation(session)
-
-    async def close(self, session: OpenSession) -> None:
-        await self._journals.close(session)
-
-
 class InHost:
     """A host without sockets whose session ``s1`` plays ``turns``, or what ``play`` makes of the text of a turn.
 
@@ -118,8 +99,9 @@ class InHost:
         self.messages = QueuedMessages(self._opened, self._new_id)
         self.interactions = JournalInteractions(self._opened, lifecycle=lifecycle)
         loop = asyncio.get_running_loop()
+        self.journals.watch = self._observed
         self.kernel = RuntimeKernel(
-            journals=_Watched(self.journals, self._observed),
+            journals=self.journals,
             backends=registry,
             interaction_authority=self.interactions,
             message_authority=self.messages,

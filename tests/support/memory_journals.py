@@ -25,7 +25,7 @@ from maka.journal.state import State
 from maka.repair.closers import plan_closers
 from maka.repair.plan import diagnose
 from maka.runtime.conversation import Conversation
-from maka.runtime.journals import OpenSession
+from maka.runtime.journals import OpenSession, Watch
 
 from . import chain, drafts
 from .legal import assert_legal
@@ -212,6 +212,8 @@ class MemoryJournals:
     def __init__(self, directory: Path = Path("/nonexistent")) -> None:
         self.on_sync: Callable[[MemoryJournal], Awaitable[None]] = _yields
         self.on_open: Callable[[str], Awaitable[None]] = _yields
+        #: Is told what is appended to sessions that are opened from now on.
+        self.watch: Watch | None = None
         self._directory = directory
         self._stored: dict[str, list[Event]] = {}
         #: None while it is being opened.
@@ -246,7 +248,7 @@ class MemoryJournals:
         for more, draft in zip(reversed(range(len(closers))), closers, strict=True):
             stored.append(_next(stored[-1], draft, more))
         journal = self._held[session_id] = MemoryJournal(session_id, stored, self._sync)
-        return OpenSession(session_id, self._directory / session_id, journal)
+        return OpenSession(session_id, self._directory / session_id, journal, watch=self.watch)
 
     async def conversation(self, session: OpenSession) -> Conversation:
         """What is durable by now, after a moment in which more may be appended."""
