@@ -230,10 +230,12 @@ async def _resume_start(host: "Host", asked: op.TurnResumeStart, caller: "Caller
 async def resumed(host: "Host", lane: Lane, asked: op.TurnResumeStart) -> JsonObject:
     """``turn.resume.start``: the same turn again is answered as it stands. Raises HostError, JournalError."""
     async with host.manager.kernel.session(asked.session_id) as session:
-        receipt = session.journal.state.receipts.get("turn", asked.turn_id)
-        known = session.journal.state.turns.known(asked.turn_id)
+        state = session.journal.state
+        receipt, known = state.receipts.get("turn", asked.turn_id), state.turns.known(asked.turn_id)
+        claim = None if receipt is None else state.continuations.claims.get(receipt.data.get("claim_id", ""))
     if receipt is not None or known:
-        if receipt is None or receipt.data.get("source_run_id") != asked.source_run_id:
+        source = None if claim is None else (claim.data["source"].get("run_id"), claim.data["source"].get("high_water"))
+        if receipt is None or source != (asked.source_run_id, asked.high_water):
             raise HostError(
                 "operation_conflict", f"turn {asked.turn_id} stands for something else already; resume as another"
             )

@@ -137,7 +137,8 @@ async def second_host(driver: Driver, root: Hosted, do: Callable[[Command], Any]
     found = await driver.client.query_resume("s")
     assert found["disposition"] == "continue", found
     asked = {"source_run_id": found["source_run_id"], "high_water": found["high_water"]}
-    await do(command("turn.resume.start", {"source_run_id": "other"}, turn_id="t4", **asked))
+    others = ({"source_run_id": "other"}, {"high_water": found["high_water"] - 1})
+    await do(command("turn.resume.start", *others, turn_id="t4", **asked))
     await until_over(driver.client, "s", "t4")
 
 

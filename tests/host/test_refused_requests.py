@@ -358,8 +358,8 @@ def test_a_run_is_resumed_once(go: Go) -> None:
         # The same again is answered the same, and another under its id is not.
         again = await life.ask("turn.resume.start", turn_id="t2", **asked)
         assert again == {"turn": ended, "revision": resumed["revision"]}
-        other = {**asked, "source_run_id": "another"}
-        assert await refused(life, "turn.resume.start", turn_id="t2", **other) == "operation_conflict"
+        for other in ({**asked, "source_run_id": "another"}, stale):
+            assert await refused(life, "turn.resume.start", turn_id="t2", **other) == "operation_conflict"
         assert await refused(life, "turn.start", session_id="s1", turn_id="t2", content="go") == "operation_conflict"
         # What has gone on already does not go on from there again.
         assert await refused(life, "turn.resume.start", turn_id="t3", **asked) == "continuation_parked"
