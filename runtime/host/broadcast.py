@@ -6,6 +6,7 @@ One for a session, for as long as the host lives: its revisions never go back. N
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
+from itertools import islice
 from typing import Any, Final
 
 from ...journal.codec import encodable
@@ -22,6 +23,8 @@ Between = Callable[[int, int], Coroutine[Any, Any, list[Event]]]
 
 #: Seconds in which others may sync what is to be told, before it is synced for that alone.
 _GATHER: Final = 0.003
+#: Streams that a snapshot lists: it has to fit into a frame.
+_MOST_STREAMS: Final = 32
 
 
 class Broadcast:
@@ -201,7 +204,8 @@ class Broadcast:
         if content != self._newest:
             self._revision += 1
             self._newest = content
-        streams = [{**stream.identity(), "length": stream.length} for stream in self._streams.values()]
+        shown = islice(self._streams.values(), _MOST_STREAMS)
+        streams = [{**stream.identity(), "length": stream.length} for stream in shown]
         return {"projection_revision": self._revision, "position": position, **content, "streams": streams}
 
     def _tell(self, event: Event) -> None:

@@ -226,8 +226,12 @@ class Plans:
         self._client = client
 
     async def query(self, session_id: str) -> list[JsonObject]:
-        rows: list[JsonObject] = (await self._ask("query", session_id=session_id))["plans"]
-        return rows
+        rows: list[JsonObject] = []
+        while True:
+            page = await self._ask("query", session_id=session_id, offset=len(rows))
+            rows += page["plans"]
+            if page["next"] is None:
+                return rows
 
     async def propose(
         self,

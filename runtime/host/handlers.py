@@ -3,7 +3,7 @@ says. Thin.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -98,12 +98,20 @@ async def _first(host: "Host", session_id: str) -> JsonObject:
 
 async def _list(host: "Host", asked: op.SessionList, caller: "Caller") -> JsonObject:
     rows, following = await host.manager.page(after=asked.after, limit=min(asked.limit, _MOST_ROWS))
+    page = _page(map(projection.listed, rows))
+    return {"sessions": page, "next": following if len(page) == len(rows) else page[-1]["session_id"]}
+
+
+def _page(rows: Iterable[JsonObject]) -> list[JsonObject]:
+    """The first of the rows that fit into an answer: one in any case."""
+    page: list[JsonObject] = []
     size = 0
-    for place, row in enumerate(rows):
+    for row in rows:
         size += len(orjson.dumps(row))
-        if size > _PAGE and place:
-            return {"sessions": rows[:place], "next": rows[place - 1]["session_id"]}
-    return {"sessions": rows, "next": following}
+        if size > _PAGE and page:
+            break
+        page.append(row)
+    return page
 
 
 async def _update(host: "Host", asked: op.SessionUpdate, caller: "Caller") -> JsonObject:
@@ -268,7 +276,10 @@ def _kinds(rerun: list[str] | None) -> Any:
 
 
 async def _plans(host: "Host", asked: op.PlanQuery, caller: "Caller") -> JsonObject:
-    return {"plans": await host.manager.plans.list(asked.session_id)}
+    rows = await host.manager.plans.list(asked.session_id)
+    page = _page(projection.planned(row, most=_PAGE) for row in rows[asked.offset :])
+    end = asked.offset + len(page)
+    return {"plans": page, "next": end if end < len(rows) else None}
 
 
 async def _propose(host: "Host", asked: op.PlanPropose, caller: "Caller") -> JsonObject:
@@ -280,7 +291,7 @@ async def _propose(host: "Host", asked: op.PlanPropose, caller: "Caller") -> Jso
         turn_id=asked.turn_id,
         request_id=asked.request_id,
     )
-    return {"plan": row}
+    return _plan(row)
 
 
 async def _approve(host: "Host", asked: op.PlanApprove, caller: "Caller") -> JsonObject:
@@ -291,17 +302,21 @@ async def _approve(host: "Host", asked: op.PlanApprove, caller: "Caller") -> Jso
         execution_id=asked.execution_id,
         request_id=asked.request_id,
     )
-    return {"plan": row}
+    return _plan(row)
 
 
 async def _cancel(host: "Host", asked: op.PlanCancel, caller: "Caller") -> JsonObject:
     plans = host.manager.plans
-    return {"plan": await plans.cancel(asked.session_id, execution_id=asked.execution_id, reason=asked.reason)}
+    return _plan(await plans.cancel(asked.session_id, execution_id=asked.execution_id, reason=asked.reason))
 
 
 async def _complete(host: "Host", asked: op.PlanComplete, caller: "Caller") -> JsonObject:
     plans = host.manager.plans
-    return {"plan": await plans.complete(asked.session_id, execution_id=asked.execution_id, reason=asked.reason)}
+    return _plan(await plans.complete(asked.session_id, execution_id=asked.execution_id, reason=asked.reason))
+
+
+def _plan(row: JsonObject) -> JsonObject:
+    return {"plan": projection.planned(row, most=_PAGE)}
 
 
 def _taken(session_id: str) -> HostError:

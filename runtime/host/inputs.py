@@ -17,7 +17,7 @@ from ...journal.codec import INT_MAX, encodable
 from ...journal.events import JsonObject
 from ...journal.shapes import MAX_ID, SESSION_ID
 from ..ids import unsuitable
-from .operations import OPERATIONS
+from .operations import MADE_UP, OPERATIONS
 from .protocol import HostError
 
 #: Key → the least and the most that it may be.
@@ -77,7 +77,7 @@ def structure(operation: str, value: JsonObject) -> Any:
 
 def words_of(field: "attrs.Attribute[Any]") -> str:
     """What a key of an input takes."""
-    return " or ".join(kind.words for kind in _kinds(field.name, field.type))
+    return " or ".join(kind.words for kind in _of(field))
 
 
 @functools.cache
@@ -97,7 +97,7 @@ def _reader(operation: str) -> Callable[[JsonObject, Any], Any]:
 
 
 def _hook(field: "attrs.Attribute[Any]") -> Callable[[Any, Any], Any]:
-    kinds, words = _kinds(field.name, field.type), words_of(field)
+    kinds, words = _of(field), words_of(field)
 
     def read(value: Any, _: Any) -> Any:
         if not any(kind.fits(value) for kind in kinds):
@@ -105,6 +105,10 @@ def _hook(field: "attrs.Attribute[Any]") -> Callable[[Any, Any], Any]:
         return value
 
     return read
+
+
+def _of(field: "attrs.Attribute[Any]") -> list[_Kind]:
+    return [_SHORT] if field.metadata.get(MADE_UP) else _kinds(field.name, field.type)
 
 
 def _kinds(name: str, annotation: Any) -> list[_Kind]:
@@ -125,8 +129,7 @@ def _text(name: str) -> _Kind:
         words = "a session id (letters, digits, '.', '_', '-', the first of them a letter or a digit; at most 128)"
         return _Kind(words, lambda value: isinstance(value, str) and SESSION_ID.fullmatch(value) is not None)
     if name in _MADE_UP:
-        words = f"an id (a text of 1 to {SHORT} characters)"
-        return _Kind(words, lambda value: unsuitable(value) is None and len(value) <= SHORT)
+        return _SHORT
     if name.endswith(("_id", "_ids")):
         return _Kind(f"an id (a text of 1 to {MAX_ID} characters)", lambda value: unsuitable(value) is None)
     return _Kind("a text", lambda value: isinstance(value, str) and encodable(value) == value)
@@ -143,6 +146,9 @@ def _number(name: str, annotation: Any) -> _Kind:
     )
 
 
+_SHORT: Final = _Kind(
+    f"an id (a text of 1 to {SHORT} characters)", lambda value: unsuitable(value) is None and len(value) <= SHORT
+)
 _PLAIN: Final[dict[Any, _Kind]] = {
     bool: _Kind("true or false", lambda value: isinstance(value, bool)),
     types.NoneType: _Kind("null", lambda value: value is None),

@@ -11,6 +11,8 @@ import attrs
 from ...journal.events import JsonObject
 
 Content = str | list[JsonObject]
+#: Of an id that a client makes up here, where elsewhere it may name what a program has made: it has to be short.
+MADE_UP: Final = "made_up"
 #: ``query``: changes nothing. ``command``: changes something, and is refused while the host drains. ``control``: of the
 #: connection or of what runs; it is taken while the host drains.
 Mode = Literal["query", "command", "control"]
@@ -107,7 +109,7 @@ class SessionEvent:
 @attrs.frozen(kw_only=True)
 class TurnStart:
     session_id: str
-    turn_id: str
+    turn_id: str = attrs.field(metadata={MADE_UP: True})
     content: Content
     message_id: str | None = None
     quotes: list[JsonObject] | None = None
@@ -192,7 +194,7 @@ class TurnResumeQuery:
 @attrs.frozen(kw_only=True)
 class TurnResumeStart:
     session_id: str
-    turn_id: str
+    turn_id: str = attrs.field(metadata={MADE_UP: True})
     source_run_id: str
     #: As the query told it.
     high_water: int
@@ -202,6 +204,8 @@ class TurnResumeStart:
 @attrs.frozen(kw_only=True)
 class PlanQuery:
     session_id: str
+    #: So many plans the pages before have told.
+    offset: int = 0
 
 
 @attrs.frozen(kw_only=True)

@@ -14,8 +14,12 @@ from .protocol import HostError
 
 #: Settings of a session that a snapshot shows.
 _SHOWN: Final = ("name", "labels", "flagged", "archived", "has_unread", "cwd", "backend", "model", "permission_mode")
-#: Bytes of JSON of one request, or of one setting, that a snapshot shows whole.
+#: Bytes of JSON of one request, of one setting, or of why a turn ended, that a snapshot shows whole.
 _MOST: Final = 16 * 1024
+#: Bytes of JSON of all requests that it shows: with a full queue it still has to fit into a frame.
+_MOST_ASKED: Final = 128 * 1024
+#: Settings that a row of a listing shows.
+_LISTED: Final = ("name", "labels")
 #: The status of a root turn → that of its session, where it is another.
 _SESSION: Final = {"admitted": "running", "created": "running"}
 #: Statuses of a turn that is over.
@@ -46,7 +50,7 @@ def snapshot(state: State, session_id: str, *, running: str | None, unavailable:
             "steering": _entries(state.queue.steering(open_turns)),
             "followup": _entries(state.queue.followups(open_turns)),
         },
-        "interactions": {"pending": [asked(session_id, row) for row in _pending(state)]},
+        "interactions": {"pending": _pending(state, session_id)},
     }
 
 
@@ -71,20 +75,35 @@ def turn(state: State, session_id: str, turn_id: str, *, running: str | None) ->
     run = state.run_row(run_id) or {}
     said = _turn(session_id, turn_id, run_id, run.get("status", "running"), run.get("seq") or row["last_seq"])
     if open_turn is None and said["status"] in AT_REST:
-        said["reason"] = row["reason"]
-        if run.get("failure_class") is not None:
-            said["failure_class"] = run["failure_class"]
-        if (message := mapping(row["reason"]).get("message")) is not None:
-            said["message"] = message
+        reason = mapping(row["reason"])
+        said["reason"] = reason if _size(reason) <= _MOST else {"kind": reason.get("kind")}
+        for key, value in (("failure_class", run.get("failure_class")), ("message", reason.get("message"))):
+            if value is not None and _size(value) <= _MOST:
+                said[key] = value
     return said
 
 
 def asked(session_id: str, row: JsonObject, *, most: int = _MOST) -> JsonObject:
     """An interaction for a client. A request or an outcome of more bytes of JSON than ``most`` is left out."""
     for key in ("request", "outcome"):
-        if len(orjson.dumps(row.get(key))) > most:
+        if row.get(key) is not None and _size(row[key]) > most:
             row = {**row, key: None, "truncated": True}
     return {"session_id": session_id, **row}
+
+
+def planned(row: JsonObject, *, most: int) -> JsonObject:
+    """A plan for a client. Of one of more bytes of JSON than ``most`` the steps are left out, then also its texts."""
+    if _size(row) > most:
+        row = {**row, "steps": None, "truncated": True}
+    if _size(row) > most:
+        execution = {key: value for key, value in mapping(row["execution"]).items() if key != "reason"}
+        row = {**row, "title": None, "execution": execution or None}
+    return row
+
+
+def listed(row: JsonObject) -> JsonObject:
+    """A row of a listing for a client. A name, or labels, that are too long to be shown are left out."""
+    return {**row, **{key: _bounded(row[key]) for key in _LISTED}}
 
 
 def _turn(session_id: str, turn_id: str, run_id: str, status: str, revision: int) -> JsonObject:
@@ -93,11 +112,20 @@ def _turn(session_id: str, turn_id: str, run_id: str, status: str, revision: int
 
 def _bounded(setting: Any) -> Any:
     """A setting, or None where it is too long to be shown."""
-    return setting if len(orjson.dumps(setting)) <= _MOST else None
+    return setting if _size(setting) <= _MOST else None
 
 
-def _pending(state: State) -> list[dict[str, Any]]:
-    return [pending_row(item) for item in state.interactions.pending.values()]
+def _size(value: Any) -> int:
+    return len(orjson.dumps(value))
+
+
+def _pending(state: State, session_id: str) -> list[JsonObject]:
+    """What a person is asked, the oldest first, as far as there is room for it."""
+    shown, room = [], _MOST_ASKED
+    for item in state.interactions.pending.values():
+        shown.append(asked(session_id, pending_row(item), most=min(_MOST, room)))
+        room -= _size(shown[-1]["request"])
+    return shown
 
 
 def _entries(queued: Sequence[Queued]) -> list[JsonObject]:

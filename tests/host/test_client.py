@@ -779,7 +779,7 @@ def test_each_operation_is_asked_as_the_protocol_has_it(tmp_path: Path) -> None:
         "session.list": {"sessions": [], "next": None},
         "session.history": {"events": [], "next": None},
         "session.event": {"text": '{"a":1}', "offset": 0, "total": 7},
-        "plan.query": {"plans": []},
+        "plan.query": {"plans": [], "next": None},
     }
 
     class Recording(connect(tmp_path).__class__):  # type: ignore[misc]
@@ -846,6 +846,19 @@ def test_all_rows_of_a_listing_come_over_its_pages(tmp_path: Path) -> None:
         async with FakeHost(tmp_path) as host, connect(tmp_path) as client:
             host.answers["session.list"] = page
             assert [row["session_id"] for row in await client.list_sessions()] == ["a", "b", "c"]
+
+    play(scenario())
+
+
+def test_all_plans_come_over_their_pages(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        def page(input: Json) -> Json:
+            plans = [{"proposal_id": name} for name in "abc"][input["offset"] :][:2]
+            return {"plans": plans, "next": None if input["offset"] else 2}
+
+        async with FakeHost(tmp_path) as host, connect(tmp_path) as client:
+            host.answers["plan.query"] = page
+            assert [row["proposal_id"] for row in await client.plans.query("s")] == ["a", "b", "c"]
 
     play(scenario())
 

@@ -83,7 +83,7 @@ def test_a_queue_is_full_before_it_is_too_long_to_be_shown(tmp_path: Path) -> No
             await asyncio.sleep(0.005)
         async with maka.connect(tmp_path, reconnect=False) as client:
             await client.create_session("s")
-            turn = (await client.start_turn("s", "hold", turn_id="😀" * 4096))["turn"]
+            turn = (await client.start_turn("s", "hold", turn_id="😀" * 256))["turn"]
             queued: list[str] = []
             async with await client.subscribe("s") as watch:
                 assert await refused(fill(client, queued)) == "queue_full"
