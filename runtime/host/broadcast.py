@@ -5,9 +5,11 @@ One for a session, for as long as the host lives: its revisions never go back. N
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from itertools import islice
 from typing import Any, Final
+
+import orjson
 
 from ...journal.codec import encodable
 from ...journal.errors import JournalError
@@ -18,8 +20,10 @@ from .subscription import UNTOLD, Subscription, final_texts
 from .texts import Key, TextStream
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], "asyncio.Task[Any]"]
-#: Reads what is to be told of a session's file, oldest first: behind the first number, up to the second.
-Between = Callable[[int, int], Coroutine[Any, Any, list[Event]]]
+#: Gives, each time, the next of some events, oldest first, and none at the end. Raises JournalError.
+Following = Callable[[], Awaitable[list[Event]]]
+#: What is to be told of a session's file: behind the first number, up to the second.
+Between = Callable[[int, int], Following]
 
 #: Seconds in which others may sync what is to be told, before it is synced for that alone.
 _GATHER: Final = 0.003
@@ -166,22 +170,24 @@ class Broadcast:
         if self._reopened:
             # What a repair wrote was seen by nobody.
             self._reopened = False
+            following = self._between(self._told, upto)
             try:
-                events = await self._between(self._told, upto)
+                while events := await following():
+                    self._tell_all(events, events[-1].seq)
             except JournalError as error:
                 # Nobody is left with a gap that they do not know of.
                 self.finish("session_unavailable", f"what was written meanwhile cannot be read: {error}")
                 return
-        self._told = max(self._told, upto)
-        for event in events:
-            self._tell(event)
+        self._tell_all(events, upto)
         if not self._pending:
             self._void()
         snapshot = self._numbered(content, upto)
-        for subscription in self._subscriptions:
-            # Who came later may have been shown the same already, or more.
-            if subscription.revision < self._revision and subscription.position <= upto:
-                subscription.projection(snapshot)
+        # Who came later may have been shown the same already, or more.
+        behind = [each for each in self._subscriptions if each.revision < self._revision and each.position <= upto]
+        if behind:
+            size = len(orjson.dumps(snapshot))
+            for subscription in behind:
+                subscription.projection(snapshot, size)
 
     async def _durable(self, session: OpenSession, upto: int) -> bool:
         await asyncio.sleep(_GATHER)
@@ -207,6 +213,11 @@ class Broadcast:
         shown = islice(self._streams.values(), _MOST_STREAMS)
         streams = [{**stream.identity(), "length": stream.length} for stream in shown]
         return {"projection_revision": self._revision, "position": position, **content, "streams": streams}
+
+    def _tell_all(self, events: list[Event], upto: int) -> None:
+        self._told = max(self._told, upto)
+        for event in events:
+            self._tell(event)
 
     def _tell(self, event: Event) -> None:
         if event.type == "assistant/message":

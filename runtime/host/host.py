@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -20,6 +20,7 @@ from ..lifecycle import LifecycleEvent, log
 from ..sessions import SessionManager
 from ..tasks import seen
 from . import endpoint
+from .broadcast import Following
 from .handlers import HANDLERS
 from .lane import Floor, Lane
 from .messages import QueuedMessages
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
 
 ShutdownMode = Literal["stop", "handoff"]
 
-#: Bytes of events that came since a client's last, and are kept for it until it has taken them.
-MOST_MISSED: Final = 64 * 1024 * 1024
+#: So many events, and bytes of them, that a client has missed are held for it at once.
+_MISSED: Final = 500
+_MISSED_BYTES: Final = 1024 * 1024
 #: Seconds between two looks whether anybody uses the host, and whether it can be found.
 _LOOK: Final = 1.0
 #: What a client has to be told of although no event of the journal says so.
@@ -341,9 +343,9 @@ class Host:
         end = opened.journal.durable_seq + 1
         return end if before is None else min(before, end)
 
-    async def _between(self, session_id: str, after: int, upto: int) -> list[Event]:
-        path = self.manager.path(session_id)
-        return await asyncio.to_thread(lambda: _stretch(path, session_id, after, upto))
+    def _between(self, session_id: str, after: int, upto: int) -> Following:
+        events = events_between(self.manager.path(session_id), after, upto, lambda type_: type_ not in UNTOLD)
+        return lambda: asyncio.to_thread(_next_of, events)
 
     # ------------------------------------------------------------ subscriptions
 
@@ -360,11 +362,11 @@ class Host:
         watcher = Watcher(subscription, lane, connection, self._deadlines.stall, self._forget)
         self._watchers[subscription.subscription_id] = watcher
         try:
-            snapshot, missed = await lane.open(subscription, asked.since)
+            snapshot, missed, following = await lane.open(subscription, asked.since)
         except BaseException:
             self._forget(watcher)
             raise
-        watcher.begin(missed, caller.answered)
+        watcher.begin(missed, following, caller.answered)
         if connection.lost.is_set():
             watcher.cancel()
         return {
@@ -398,16 +400,12 @@ class Host:
             lane.changed()
 
 
-def _stretch(path: Path, session_id: str, after: int, upto: int) -> list[Event]:
-    """Raises HostError where there is more than is kept for one client."""
-    events, size = [], 0
-    for event in events_between(path, after, upto, lambda type_: type_ not in UNTOLD):
+def _next_of(events: Iterator[Event]) -> list[Event]:
+    taken: list[Event] = []
+    size = 0
+    for event in events:
+        taken.append(event)
         size += event.length
-        if size > MOST_MISSED:
-            raise HostError(
-                "operation_conflict",
-                f"session {session_id} has more behind event {after} than is sent at once ({MOST_MISSED} bytes); read "
-                "its history, then open it without `since`",
-            )
-        events.append(event)
-    return events
+        if len(taken) >= _MISSED or size >= _MISSED_BYTES:
+            break
+    return taken

@@ -28,7 +28,7 @@ from ..lifecycle import log
 from ..tasks import seen
 from . import admission, projection
 from .admission import Decision, Live, RootTurn, StopAsked
-from .broadcast import Broadcast
+from .broadcast import Broadcast, Following
 from .messages import QueuedMessages
 from .operations import QueueRetract, TurnMessageSubmit, TurnStart
 from .protocol import HostError
@@ -42,13 +42,13 @@ _AGAIN: Final = 5.0
 
 @attrs.frozen(kw_only=True)
 class Floor:
-    """What all sessions of a host share. ``draining``: does it take nothing new any more? ``between`` reads events of
-    a session's file: behind the first number, up to the second.
+    """What all sessions of a host share. ``draining``: does it take nothing new any more? ``between``: see
+    Broadcast, with the id of a session before it.
     """
 
     kernel: RuntimeKernel
     messages: QueuedMessages
-    between: Callable[[str, int, int], Coroutine[Any, Any, list[Event]]]
+    between: Callable[[str, int, int], Following]
     host_epoch: str
     new_id: Callable[[], str]
     spawn: Callable[[Coroutine[Any, Any, Any], str], "asyncio.Task[Any]"]
@@ -83,7 +83,7 @@ class Lane:
         self._broadcast = Broadcast(
             opened=lambda: self._kernel.opened(session_id),
             content=self._content,
-            between=self._between,
+            between=partial(floor.between, session_id),
             spawn=floor.spawn,
         )
         #: Keeps the session open while somebody watches it.
@@ -459,8 +459,12 @@ class Lane:
 
     # ------------------------------------------------------------ those who watch
 
-    async def open(self, subscription: Subscription, since: int | None) -> tuple[JsonObject, list[Event]]:
-        """The snapshot, durable, and the events behind ``since`` that it holds. Raises HostError, JournalError."""
+    async def open(
+        self, subscription: Subscription, since: int | None
+    ) -> tuple[JsonObject, list[Event], Following | None]:
+        """The snapshot, durable, and the events behind ``since`` that it holds: the first of them, and what gives those
+        that follow. Raises HostError, JournalError.
+        """
         async with self._kernel.session(self.session_id) as session:
             position = session.journal.next_seq - 1
             if since is not None and since > position:
@@ -473,11 +477,12 @@ class Lane:
             self._keep_open()
             try:
                 await session.journal.aflush()
-                missed = [] if since is None else await self._between(since, subscription.position)
+                following = None if since is None else self._floor.between(self.session_id, since, position)
+                missed = [] if following is None else await following()
             except BaseException:
                 self.close(subscription)
                 raise
-            return snapshot, missed
+            return snapshot, missed, following
 
     def close(self, subscription: Subscription) -> None:
         self._broadcast.detach(subscription)
@@ -547,9 +552,6 @@ class Lane:
             running=None if self.root is None else self.root.turn_id,
             unavailable=self._kernel.status(self.session_id).degraded,
         )
-
-    async def _between(self, after: int, upto: int) -> list[Event]:
-        return await self._floor.between(self.session_id, after, upto)
 
 
 def _stop_draft(state: State, turn_id: str, request: StopAsked) -> Draft:

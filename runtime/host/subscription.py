@@ -15,7 +15,8 @@ from ...journal.events import Event, JsonObject
 from .protocol import MAX_EVENT
 from .texts import TextStream
 
-#: Entries, and bytes of events among them, that wait for a subscriber who does not read. Then it is cut off.
+#: Entries, and bytes of events and projections among them, that wait for a subscriber who does not read. Then it is cut
+#: off.
 MOST_ENTRIES: Final = 4096
 MOST_BYTES: Final = 8 * 1024 * 1024
 #: What a block of live text adds nothing to: it is told by deltas, or is nobody's business.
@@ -82,17 +83,17 @@ class Subscription:
         body = event_body(event)
         self._add(_Told(body, 0 if body["event"]["data"] is None else event.length))
 
-    def projection(self, snapshot: JsonObject) -> None:
+    def projection(self, snapshot: JsonObject, size: int) -> None:
         """The newest takes the place of one that waits at the end, if that was of the same standing of the same turn:
-        how a turn came to stand is always told before the next one.
+        how a turn came to stand is always told before the next one. ``size``: its bytes of JSON.
         """
         self.revision = snapshot["projection_revision"]
-        told = _Told({"type": "projection", "snapshot": snapshot})
+        told = _Told({"type": "projection", "snapshot": snapshot}, size)
         waits = self._projection
         if waits is not None and self._entries and self._entries[-1] is waits and _standing(waits) == _standing(told):
-            self._entries[-1] = told
-        else:
-            self._add(told)
+            self._entries.pop()
+            self._bytes -= waits.size
+        self._add(told)
         self._projection = told
 
     def cut(self, reason: str, message: str) -> None:

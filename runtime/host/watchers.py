@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from ...journal.errors import JournalError
 from ...journal.events import Event, JsonObject
 from ..lifecycle import log
 from ..tasks import seen
+from .broadcast import Following
 from .lane import Lane
 from .protocol import FrameError
 from .subscription import Subscription
@@ -37,9 +39,12 @@ class Watcher:
         self._sending: asyncio.Task[None] | None = None
         self._over = False
 
-    def begin(self, missed: list[Event], answered: asyncio.Event) -> None:
-        """``missed``: what came before its snapshot, and is sent first. Nothing is sent before ``answered``."""
-        self._sending = asyncio.get_running_loop().create_task(self._send(missed, answered), name="send a subscription")
+    def begin(self, missed: list[Event], following: Following | None, answered: asyncio.Event) -> None:
+        """``missed``, and those behind them that ``following`` gives, came before its snapshot, and are sent first.
+        Nothing is sent before ``answered``.
+        """
+        sending = self._send(missed, following, answered)
+        self._sending = asyncio.get_running_loop().create_task(sending, name="send a subscription")
         self._sending.add_done_callback(seen)
 
     def cancel(self) -> None:
@@ -51,13 +56,16 @@ class Watcher:
             if self._sending is not None:
                 self._sending.cancel()
 
-    async def _send(self, missed: list[Event], answered: asyncio.Event) -> None:
+    async def _send(self, missed: list[Event], following: Following | None, answered: asyncio.Event) -> None:
+        session_id = self.subscription.session_id
         try:
             await answered.wait()
-            for event in missed:
-                if not await self._sent(self.subscription.told(event)):
-                    return
-            del missed
+            while missed:
+                for event in missed:
+                    if not await self._sent(self.subscription.told(event)):
+                        return
+                missed = [] if following is None else await following()
+            following = None
             while True:
                 await self.subscription.ready()
                 frame = self.subscription.take()
@@ -68,10 +76,12 @@ class Watcher:
                 if frame["type"] == "closed":
                     return
         except FrameError as error:
-            session_id = self.subscription.session_id
             log.error("session %s cannot be watched: %s", session_id, error)
             self.subscription.unsent()
             said = f"what there is to show of session {session_id} fits into no frame; read its history instead"
+            self.subscription.cut("session_unavailable", said)
+        except JournalError as error:
+            said = f"what came since in session {session_id} cannot be read: {error}"
             self.subscription.cut("session_unavailable", said)
         finally:
             if self.subscription.failed is not None and not self.connection.lost.is_set():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from maka.journal.errors import JournalConflict, JournalError, JournalWriteError
 from maka.journal.events import Draft, Event, JsonObject
 from maka.runtime.backends.scripted import Do, Never, Question, Tool
-from maka.runtime.host.broadcast import Broadcast
+from maka.runtime.host.broadcast import Broadcast, Following
 from maka.runtime.host.subscription import UNTOLD, Subscription
 from maka.runtime.journals import OpenSession
 from maka.runtime.scripted import Say
@@ -20,7 +20,7 @@ from maka.runtime.session_events import SessionEvent
 from support.drafts import rename
 from support.in_host import InHost, Watch, in_process, passed, refused, updated
 from support.lineages import Story
-from support.memory_journals import MemoryJournal
+from support.memory_journals import MemoryJournal, in_stretches
 from support.seeded_loop import run
 
 
@@ -270,6 +270,37 @@ async def test_who_cannot_be_told_what_a_repair_wrote_is_cut_off() -> None:
     assert not stage.broadcast.watched
 
 
+@in_process
+async def test_all_that_a_repair_wrote_is_told_in_its_order_and_once() -> None:
+    stage = Stage()
+    reading = stage.join()
+    position = reading.subscription.position
+    # Nobody sees what is written while its journal is opened again.
+    stage.journal.append_batch([Draft("session/note", {"kind": "test", "text": str(number)}) for number in range(3)])
+    await stage.journal.aflush()
+    stage.session = OpenSession("s1", Path("/nonexistent"), stage.journal)
+    for text in ("then", "last"):
+        stage.write("session/note", {"kind": "test", "text": text})
+        await stage.broadcast.settled()
+    told = []
+    while (frame := reading.subscription.take()) is not None:
+        told += [frame["event"]["seq"]] if frame["type"] == "event" else []
+    assert told == [position + 1, position + 2, position + 3, position + 4, position + 5]
+
+
+@in_process
+async def test_who_lags_behind_long_projections_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maka.runtime.host.subscription.MOST_BYTES", 3_000)
+    stage = Stage(session={"name": "x" * 1_200})
+    reading = stage.join()
+    for step in range(3):
+        assert reading.subscription.failed is None
+        stage.write("session/note", {"kind": "test", "text": str(step)})
+        await stage.broadcast.settled()
+    assert reading.subscription.failed is not None
+    assert reading.subscription.failed[0] == "slow_consumer"
+
+
 # ---------------------------------------------------------------- what was missed
 
 
@@ -381,7 +412,8 @@ async def test_text_of_a_run_that_was_stopped_is_what_its_message_holds() -> Non
 class Stage:
     """A broadcast over a journal in memory that a test writes to by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, **shown: JsonObject) -> None:
+        """``shown``: what there is in each of its snapshots."""
         story = Story().start().step()
 
         async def at_once(_: MemoryJournal) -> None:
@@ -391,7 +423,7 @@ class Stage:
         self.session = OpenSession("s1", Path("/nonexistent"), self.journal)
         self.broadcast = Broadcast(
             opened=lambda: self.session,
-            content=lambda session: {"root_turn": None, "seen": session.journal.next_seq},
+            content=lambda session: {"root_turn": None, "seen": session.journal.next_seq, **shown},
             between=self._between,
             spawn=self._spawn,
         )
@@ -399,10 +431,12 @@ class Stage:
         self.runs = 1
         self.watches: list[Reading] = []
 
-    async def _between(self, after: int, upto: int) -> list[Event]:
-        if self.unreadable:
+    def _between(self, after: int, upto: int) -> Following:
+        async def unreadable() -> list[Event]:
             raise JournalError("the file is away")
-        return [event for event in self.journal.events[: self.journal.durable] if after < event.seq <= upto]
+
+        there = [event for event in self.journal.events[: self.journal.durable] if after < event.seq <= upto]
+        return unreadable if self.unreadable else in_stretches(there, 1)
 
     def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
         return asyncio.get_running_loop().create_task(work, name=name)

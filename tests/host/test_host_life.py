@@ -8,13 +8,14 @@ import pytest
 
 from maka.journal.digests import digest_of
 from maka.journal.errors import JournalWriteError
-from maka.journal.events import Draft
+from maka.journal.events import Draft, Event
 from maka.runtime.app import App
 from maka.runtime.backends.scripted import Faults, Never, Tool, Turn, scripted_backend
+from maka.runtime.host.connection import Caller
 from maka.runtime.host.endpoint import read_registration
-from maka.runtime.host.host import HostDeadlines, ShutdownLate
+from maka.runtime.host.host import HostDeadlines, ShutdownLate, _next_of
+from maka.runtime.host.operations import SubscriptionOpen
 from maka.runtime.host.ownership import HostRunning, RootLock
-from maka.runtime.host.protocol import HostError
 from maka.runtime.kernel.generations import Deadlines
 from maka.runtime.scripted import Say, Wait
 from support.host_app import COMPOSITION
@@ -260,15 +261,34 @@ def test_a_journal_that_fails_at_the_end_is_told_by_the_host(root: Root, monkeyp
     asyncio.run(test())
 
 
-def test_what_came_since_is_bounded(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_came_since_is_read_as_it_is_taken(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+
+    def next_of(events: Any) -> list[Event]:
+        taken.append(len(there := _next_of(events)))
+        return there
+
+    monkeypatch.setattr("maka.runtime.host.host._next_of", next_of)
+    monkeypatch.setattr("maka.runtime.host.host._MISSED", 2)
+    monkeypatch.setattr("maka.runtime.host.host._MISSED_BYTES", 1_000)
+
     async def test() -> None:
         async with a_host(root.path, app()) as life:
-            for number in range(3):
-                await life.host.manager.rename("s1", f"name {number}")
-            assert len(await life.host._between("s1", 0, 3)) == 3
-            monkeypatch.setattr("maka.runtime.host.host.MOST_MISSED", 300)
-            with pytest.raises(HostError, match="read its history, then open it without `since`"):
-                await life.host._between("s1", 0, 3)
+            for number in range(6):
+                await life.host.manager.rename("s1", "x" * 2_000 if number == 3 else f"name {number}")
+            answered = asyncio.Event()
+            caller = Caller(life.connection, "tests", "tests", answered)
+            await life.host.subscribe(SubscriptionOpen(session_id="s1", since=0), caller)
+            # The first are read with the snapshot, whoever cannot be read is refused.
+            assert taken == [2]
+            answered.set()
+            await life.until(lambda: len(life.connection.frames) == 6)
+            assert [frame["event"]["seq"] for frame in life.connection.frames] == [1, 2, 3, 4, 5, 6]
+            await life.until(lambda: taken[-1] == 0)
+            # By their number, and by their bytes.
+            assert taken == [2, 2, 2, 0]
+            monkeypatch.setattr("maka.runtime.host.host._MISSED", 500)
+            assert len(await life.host._between("s1", 0, 6)()) == 4
 
     asyncio.run(test())
 

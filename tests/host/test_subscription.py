@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import pytest
 
+from maka.journal.errors import JournalError
 from maka.journal.events import Event, JsonObject
 from maka.runtime.host import subscription as subscriptions
 from maka.runtime.host.protocol import MAX_EVENT, MAX_TEXT
@@ -13,6 +14,7 @@ from maka.runtime.host.subscription import MOST_BYTES, MOST_ENTRIES, Subscriptio
 from maka.runtime.host.texts import TextStream
 from maka.runtime.host.watchers import Watcher
 from support.in_host import in_process, passed
+from support.memory_journals import in_stretches
 
 
 def event(seq: int = 1, type_: str = "session/note", length: int = 100, **data: Any) -> Event:
@@ -151,24 +153,24 @@ def test_an_empty_text_is_told_where_it_says_something() -> None:
 def test_a_newer_projection_takes_the_place_of_one_that_waits() -> None:
     subscription = made()
     for revision in (2, 3, 4):
-        subscription.projection(projection(revision))
+        subscription.projection(projection(revision), 100)
     assert revisions(subscription) == [4]
     assert subscription.revision == 4
 
 
 def test_a_projection_that_was_sent_is_not_replaced() -> None:
     subscription = made()
-    subscription.projection(projection(2))
+    subscription.projection(projection(2), 100)
     subscription.take()
-    subscription.projection(projection(3))
+    subscription.projection(projection(3), 100)
     assert revisions(subscription) == [3]
 
 
 def test_a_projection_keeps_its_place_behind_what_came_before() -> None:
     subscription = made()
-    subscription.projection(projection(2))
+    subscription.projection(projection(2), 100)
     subscription.event(event())
-    subscription.projection(projection(3))
+    subscription.projection(projection(3), 100)
     assert [frame["type"] for frame in frames(subscription)] == ["projection", "event", "projection"]
 
 
@@ -176,16 +178,16 @@ def test_how_a_turn_ended_is_never_dropped() -> None:
     subscription = made()
     stories = [("t1", "running"), ("t1", "completed"), ("t1", "completed"), ("t2", "admitted"), ("t2", "running")]
     for revision, (turn_id, status) in enumerate(stories, 2):
-        subscription.projection(projection(revision, turn_id, status))
+        subscription.projection(projection(revision, turn_id, status), 100)
     # Of the same standing the newest.
     assert revisions(subscription) == [2, 4, 5, 6]
 
 
 def test_a_projection_without_a_turn_may_be_replaced_by_the_same() -> None:
     subscription = made()
-    subscription.projection(projection(2, None))
-    subscription.projection(projection(3, None))
-    subscription.projection(projection(4))
+    subscription.projection(projection(2, None), 100)
+    subscription.projection(projection(3, None), 100)
+    subscription.projection(projection(4), 100)
     assert revisions(subscription) == [3, 4]
 
 
@@ -213,6 +215,23 @@ def test_who_does_not_read_is_cut_off_at_so_many_bytes() -> None:
     subscription.event(event(most, length=MAX_EVENT))
     assert not lagged(subscription)
     subscription.event(event(most + 1, length=1))
+    assert lagged(subscription)
+
+
+def test_projections_that_nobody_reads_cost_what_they_have() -> None:
+    subscription = made()
+    for revision in range(100):
+        # Each takes the place of the one before.
+        subscription.projection(projection(revision), MOST_BYTES // 2)
+    subscription.event(event())
+    subscription.projection(projection(100), MOST_BYTES // 4)
+    assert not lagged(subscription)
+    subscription.take()
+    subscription.event(event())
+    subscription.projection(projection(101), MOST_BYTES // 2)
+    assert not lagged(subscription)
+    subscription.event(event())
+    subscription.projection(projection(102), MOST_BYTES // 2)
     assert lagged(subscription)
 
 
@@ -340,21 +359,41 @@ class Sending:
 
     def begin(self, *missed: Event) -> None:
         self.answered.set()
-        self.watcher.begin(list(missed), self.answered)
+        self.watcher.begin(list(missed), None, self.answered)
 
 
 @in_process
 async def test_nothing_is_sent_before_the_answer() -> None:
     sending = Sending()
     sending.subscription.event(event(7))
-    sending.watcher.begin([event(5)], sending.answered)
+    sending.watcher.begin([event(4), event(5)], in_stretches([event(6)]), sending.answered)
     await passed()
     assert sending.wire.sent == []
     sending.answered.set()
     await passed()
     # What was missed comes first, under the same numbers.
-    assert [(frame["sequence"], frame["event"]["seq"]) for frame in sending.wire.sent] == [(1, 5), (2, 7)]
+    assert [(frame["sequence"], frame["event"]["seq"]) for frame in sending.wire.sent] == [
+        (1, 4),
+        (2, 5),
+        (3, 6),
+        (4, 7),
+    ]
     sending.watcher.cancel()
+
+
+@in_process
+async def test_who_cannot_be_sent_what_was_missed_is_told_so() -> None:
+    async def unreadable() -> list[Event]:
+        raise JournalError("the file is away")
+
+    sending = Sending()
+    sending.answered.set()
+    sending.watcher.begin([event(5)], unreadable, sending.answered)
+    await passed()
+    assert sending.wire.types() == ["event", "closed"]
+    assert (sending.wire.sent[1]["sequence"], sending.wire.sent[1]["reason"]) == (2, "session_unavailable")
+    assert "the file is away" in sending.wire.sent[1]["message"]
+    assert (sending.lane.closed, sending.forgotten) == (1, 1)
 
 
 @in_process

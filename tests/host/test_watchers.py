@@ -50,11 +50,11 @@ def test_what_fits_into_no_frame_ends_the_subscription_with_a_word() -> None:
         forgotten: list[Watcher] = []
         watcher = Watcher(subscription, cast(Lane, lane), cast(Connection, connection), 3, forgotten.append)
         for name in ("short", "x" * MAX_FRAME):
-            subscription.projection({"projection_revision": 1, "root_turn": None, "name": name})
+            subscription.projection({"projection_revision": 1, "root_turn": None, "name": name}, len(name))
             if name == "short":
                 answered = asyncio.Event()
                 answered.set()
-                watcher.begin([], answered)
+                watcher.begin([], None, answered)
                 while not connection.taken:
                     await asyncio.sleep(0)
         while not forgotten:

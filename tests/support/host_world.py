@@ -19,6 +19,7 @@ from maka.journal.events import Event, JsonObject
 from maka.runtime.backends.base import BackendContext, BackendRegistry, SendInput, SteeringLease, StopMode, StopReason
 from maka.runtime.errors import InteractionRefused, KernelClosed, RuntimeFailure
 from maka.runtime.host.admission import StopAsked
+from maka.runtime.host.broadcast import Following
 from maka.runtime.host.lane import Floor, Lane
 from maka.runtime.host.messages import QueuedMessages
 from maka.runtime.host.operations import QueueRetract, TurnMessageSubmit, TurnStart
@@ -32,7 +33,7 @@ from maka.runtime.lifecycle import Lifecycle
 from maka.runtime.session_events import SessionEvent
 
 from .kernel_invariants import wrongs
-from .memory_journals import BEGAN, MemoryJournal, MemoryJournals
+from .memory_journals import BEGAN, MemoryJournal, MemoryJournals, in_stretches
 from .seeded_loop import Crashed, run
 
 DEADLINES: Final = Deadlines(stop=2.0, dispose=2.0, after_step=5.0, exit=3.0, grace=0.1)
@@ -147,7 +148,7 @@ class Reader:
     async def read(self) -> None:
         world, random = self._world, self._world.random
         try:
-            self.snapshot, _ = await self._lane.open(self.subscription, None)
+            self.snapshot, _, _ = await self._lane.open(self.subscription, None)
         except (HostError, JournalError, KernelClosed):
             return
         world.durable(self._lane.session_id, self.snapshot["position"], "a snapshot")
@@ -270,13 +271,9 @@ class HostWorld:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _between(self, session_id: str, after: int, upto: int) -> list[Event]:
-        await asyncio.sleep(0)
-        return [
-            event
-            for event in self.journals.events(session_id)
-            if after < event.seq <= upto and event.type not in UNTOLD
-        ]
+    def _between(self, session_id: str, after: int, upto: int) -> Following:
+        events = self.journals.events(session_id)
+        return in_stretches(event for event in events if after < event.seq <= upto and event.type not in UNTOLD)
 
     def _opened(self, session_id: str) -> OpenSession | None:
         return self.kernel.opened(session_id)

@@ -16,6 +16,7 @@ from maka.runtime.backends.base import BackendRegistry
 from maka.runtime.backends.scripted import Composition, Faults, Turn, scripted_backend
 from maka.runtime.continuation.safety import SafetyObservation
 from maka.runtime.host.admission import StopAsked
+from maka.runtime.host.broadcast import Following
 from maka.runtime.host.connection import Caller
 from maka.runtime.host.host import Host
 from maka.runtime.host.lane import Floor, Lane
@@ -29,7 +30,7 @@ from maka.runtime.kernel.generations import Deadlines
 from maka.runtime.kernel.kernel import RuntimeKernel
 from maka.runtime.lifecycle import Lifecycle, LifecycleEvent
 
-from .memory_journals import BEGAN, MemoryJournal, MemoryJournals
+from .memory_journals import BEGAN, MemoryJournal, MemoryJournals, in_stretches
 from .seeded_loop import run
 
 P = ParamSpec("P")
@@ -172,10 +173,9 @@ class InHost:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _between(self, session_id: str, after: int, upto: int) -> list[Event]:
-        await asyncio.sleep(0)
+    def _between(self, session_id: str, after: int, upto: int) -> Following:
         events = self.journals.events(session_id)
-        return [event for event in events if after < event.seq <= upto and event.type not in UNTOLD]
+        return in_stretches(event for event in events if after < event.seq <= upto and event.type not in UNTOLD)
 
     # ------------------------------------------------------------ what clients ask
 
@@ -214,7 +214,11 @@ class InHost:
 
     async def watch(self, since: int | None = None) -> "Watch":
         watch = Watch(self)
-        watch.snapshot, watch.missed = await self.lane.open(watch.subscription, since)
+        watch.snapshot, missed, following = await self.lane.open(watch.subscription, since)
+        while missed:
+            assert following is not None
+            watch.missed += missed
+            missed = await following()
         watch.take_up(watch.snapshot)
         return watch
 

@@ -44,6 +44,18 @@ class _Batch:
     error: Exception | None = None
 
 
+def in_stretches(events: Iterable[Event], most: int = 2) -> Callable[[], Coroutine[Any, Any, list[Event]]]:
+    """Gives the next of the events each time, as what reads a file does, and none at the end."""
+    left = list(events)
+
+    async def following() -> list[Event]:
+        await asyncio.sleep(0)
+        taken, left[:] = left[:most], left[most:]
+        return taken
+
+    return following
+
+
 class MemoryJournal:
     """One session open for writing. ``events`` are all of it, enqueued ones included; ``durable`` so many of them are.
 
