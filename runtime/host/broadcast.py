@@ -1,6 +1,6 @@
 """What everybody who watches a session is told: live text at once, events and projections once they are durable.
 
-One for a session, for as long as the host lives: its revisions never go back. No I/O of its own.
+One for a session at a time; the numbers of its projections go on over all of them. No I/O of its own.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _MOST_STREAMS: Final = 32
 
 class Broadcast:
     """``opened`` gives the session as it is open now, ``content`` its snapshot but for its numbers and streams;
-    ``between`` reads events that were written when nobody watched.
+    ``between`` reads events that were written when nobody watched; ``number`` gives each projection its own, the next.
     """
 
     def __init__(
@@ -42,11 +42,13 @@ class Broadcast:
         opened: Callable[[], OpenSession | None],
         content: Callable[[OpenSession], JsonObject],
         between: Between,
+        number: Callable[[], int],
         spawn: Spawn,
     ) -> None:
         self._opened = opened
         self._content = content
         self._between = between
+        self._number = number
         self._spawn = spawn
         self._subscriptions: list[Subscription] = []
         self._streams: dict[Key, TextStream] = {}
@@ -208,7 +210,7 @@ class Broadcast:
     def _numbered(self, content: JsonObject, position: int) -> JsonObject:
         """A projection has a number of its own: the same content has the same."""
         if content != self._newest:
-            self._revision += 1
+            self._revision = self._number()
             self._newest = content
         shown = islice(self._streams.values(), _MOST_STREAMS)
         streams = [{**stream.identity(), "length": stream.length} for stream in shown]

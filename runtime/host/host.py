@@ -6,6 +6,7 @@ import time
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
+from weakref import WeakValueDictionary
 
 import attrs
 
@@ -89,7 +90,8 @@ class Host:
         self._deadlines = deadlines or HostDeadlines()
         self._started = time.time_ns() // 1_000_000
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._lanes: dict[str, Lane] = {}
+        #: Those that anything goes on in, each kept by just that.
+        self._lanes: WeakValueDictionary[str, Lane] = WeakValueDictionary()
         self._watchers: dict[str, Watcher] = {}
         self._messages = QueuedMessages(self._opened, new_id)
         self.manager = SessionManager(
@@ -393,7 +395,8 @@ class Host:
         return self.manager.kernel.opened(session_id)
 
     def _observed(self, session: OpenSession, event: Event) -> None:
-        self.lane(session.session_id).observed(session, event)
+        if (lane := self._lanes.get(session.session_id)) is not None:
+            lane.observed(session, event)
 
     def _heard(self, event: LifecycleEvent) -> None:
         if event.kind in _TELLING and (lane := self._lanes.get(event.session_id)) is not None:

@@ -5,6 +5,7 @@ journal is only which turn this process runs, and a crash may forget it.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
@@ -25,6 +26,7 @@ from ..journals import OpenSession
 from ..kernel.kernel import RuntimeKernel
 from ..kernel.stream import TurnStream
 from ..lifecycle import log
+from ..session_events import SessionEvent
 from ..tasks import seen
 from . import admission, projection
 from .admission import Decision, Live, RootTurn, StopAsked
@@ -53,25 +55,43 @@ class Floor:
     new_id: Callable[[], str]
     spawn: Callable[[Coroutine[Any, Any, Any], str], "asyncio.Task[Any]"]
     draining: Callable[[], bool]
+    #: The number of each session's newest projection: it outlives the session's lane.
+    revisions: Counter[str] = attrs.Factory(Counter)
 
 
 class Root:
     """The root turn that runs. ``begun``: its run stands open, or never will (``failure`` says why). ``over``: its run
-    is settled, and everybody was told.
+    is settled, and everybody was told. ``heard``: who is told what it says, until then.
     """
 
-    def __init__(self, turn_id: str, run_id: str, failure: BaseException | None = None) -> None:
+    def __init__(self, turn_id: str, run_id: str, heard: Callable[[str, SessionEvent], None]) -> None:
         loop = asyncio.get_running_loop()
         self.turn_id = turn_id
         self.run_id = run_id
         self.stream: TurnStream | None = None
         self.stop: StopAsked | None = None
-        self.failure = failure
+        self.failure: BaseException | None = None
+        self._heard: Callable[[str, SessionEvent], None] | None = heard
         self.begun: asyncio.Future[None] = loop.create_future()
         self.over: asyncio.Future[None] = loop.create_future()
 
+    def said(self, event: SessionEvent) -> None:
+        if self._heard is not None:
+            self._heard(self.run_id, event)
+
+    def let_go(self) -> None:
+        """A backend that keeps what it was sent keeps nothing of its session with it."""
+        self._heard = None
+        for future in (self.begun, self.over):
+            if not future.done():
+                future.set_result(None)
+
 
 class Lane:
+    """A session has one while anybody holds it: who asks something of it, who watches, its root turn, and what waits to
+    be tried again. Nothing is in it that the next one would miss.
+    """
+
     def __init__(self, session_id: str, floor: Floor) -> None:
         self.session_id = session_id
         self.root: Root | None = None
@@ -84,6 +104,7 @@ class Lane:
             opened=lambda: self._kernel.opened(session_id),
             content=self._content,
             between=partial(floor.between, session_id),
+            number=self._number,
             spawn=floor.spawn,
         )
         #: Keeps the session open while somebody watches it.
@@ -262,9 +283,7 @@ class Lane:
         root = self._take(continuation.turn_id, continuation.run_id)
         self._drive(
             root,
-            lambda: self._kernel.start_continuation(
-                continuation, listener=lambda event: self._broadcast.heard(root.run_id, event)
-            ),
+            lambda: self._kernel.start_continuation(continuation, listener=root.said),
         )
         await asyncio.shield(root.begun)
         if root.failure is not None:
@@ -351,7 +370,7 @@ class Lane:
 
     def _take(self, turn_id: str, run_id: str) -> Root:
         assert self.root is None
-        root = self.root = Root(turn_id, run_id)
+        root = self.root = Root(turn_id, run_id, self._broadcast.heard)
         return root
 
     def _give_back(self, root: Root, error: BaseException) -> None:
@@ -359,9 +378,7 @@ class Lane:
         self._let_go(root)
 
     def _let_go(self, root: Root) -> None:
-        for future in (root.begun, root.over):
-            if not future.done():
-                future.set_result(None)
+        root.let_go()
         if self.root is root:
             self.root = None
 
@@ -378,7 +395,7 @@ class Lane:
                 max_steps=turn.max_steps,
                 quotes=message.get("quotes"),
                 attachments=message.get("attachments"),
-                listener=lambda event: self._broadcast.heard(root.run_id, event),
+                listener=root.said,
             ),
         )
 
@@ -544,6 +561,10 @@ class Lane:
         with suppress(JournalError, KernelClosed):
             async with self._kernel.session(self.session_id):
                 await asyncio.get_running_loop().create_future()
+
+    def _number(self) -> int:
+        self._floor.revisions[self.session_id] += 1
+        return self._floor.revisions[self.session_id]
 
     def _content(self, session: OpenSession) -> JsonObject:
         return projection.snapshot(

@@ -80,6 +80,7 @@ def test_the_longest_snapshot_fits(sizes: tuple[int, ...]) -> None:
             opened=lambda: session,
             content=lambda _: projection.snapshot(story.state, "s1" * 64, running=LONG, unavailable="x" * 2_000),
             between=None,  # type: ignore[arg-type]
+            number=lambda: 2**53,
             spawn=None,  # type: ignore[arg-type]
         )
         for index in range(200):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -425,6 +426,7 @@ class Stage:
             opened=lambda: self.session,
             content=lambda session: {"root_turn": None, "seen": session.journal.next_seq, **shown},
             between=self._between,
+            number=count(1).__next__,
             spawn=self._spawn,
         )
         self.unreadable = False

@@ -1,6 +1,8 @@
 """A host from its start to its end, in one process: what it takes, what it gives back, and in what time."""
 
 import asyncio
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -324,5 +326,64 @@ def test_a_host_tells_for_how_many_seconds_it_is_up(root: Root) -> None:
         async with a_host(root.path, app()) as life:
             life.host._started -= 3_500
             assert (await life.ask("host.status"))["uptime"] == 3
+
+    asyncio.run(test())
+
+
+async def lanes(life: Life) -> list[str]:
+    """Sessions that the host keeps something of."""
+    await asyncio.sleep(0.05)
+    gc.collect()
+    return sorted(life.host._lanes)
+
+
+def test_nothing_is_kept_of_a_session_in_which_nothing_goes_on(root: Root) -> None:
+    async def test() -> None:
+        async with a_host(root.path, app()) as life:
+            for number in range(5):
+                root.create(session_id := f"x{number}")
+                await start(life, "hi", session_id=session_id)
+                opened = await life.ask("subscription.open", session_id=session_id)
+                await life.until(lambda session_id=session_id: over(life, session_id))  # type: ignore[misc]
+                assert session_id in await lanes(life)
+                await life.ask("subscription.close", subscription_id=opened["subscription_id"])
+            assert await lanes(life) == []
+            turn = await start(life)
+            lane = weakref.ref(life.host.lane("s1"))
+            assert await lanes(life) == ["s1"]
+            assert life.host.lane("s1") is lane()
+            await life.ask("turn.stop", session_id="s1", turn_id="t1", run_id=turn["run_id"], stop_id="x")
+            assert await lanes(life) == []
+            assert lane() is None
+
+    asyncio.run(test())
+
+
+def over(life: Life, session_id: str) -> bool:
+    return not life.host.manager.status(session_id).turns
+
+
+def test_what_is_to_be_tried_again_is_kept(root: Root) -> None:
+    async def test() -> None:
+        async with a_host(root.path, app()) as life:
+            life.host.lane("s1")._try_again()
+            assert await lanes(life) == ["s1"]
+            assert life.host._in_use()
+
+    asyncio.run(test())
+
+
+def test_the_numbers_of_projections_go_on_although_nobody_watched_for_a_while(root: Root) -> None:
+    async def test() -> None:
+        async with a_host(root.path, app()) as life:
+            numbers = []
+            for number in range(3):
+                opened = await life.ask("subscription.open", session_id="s1")
+                numbers.append(opened["snapshot"]["projection_revision"])
+                await life.ask("session.update", session_id="s1", request_id=str(number), patch={"name": str(number)})
+                await life.host.lane("s1")._broadcast.settled()
+                await life.ask("subscription.close", subscription_id=opened["subscription_id"])
+                assert await lanes(life) == []
+            assert numbers == [1, 3, 5]
 
     asyncio.run(test())
