@@ -232,13 +232,16 @@ def test_a_host_that_nobody_uses_ends_by_itself(root: Root) -> None:
 
 def test_a_host_that_has_something_to_do_does_not_end_by_itself(root: Root) -> None:
     async def test() -> None:
-        async with a_host(root.path, app(), idle=0.02) as life:
-            turn = await start(life)
-            await asyncio.sleep(0.1)
-            assert not life.serving.done()
-            await life.ask("turn.stop", session_id="s1", turn_id="t1", run_id=turn["run_id"], stop_id="x")
+        async with a_host(root.path, app(), idle=0.1) as life:
+            # Whoever asks is connected while he does, however long it takes.
             life.server.connections.add(life.connection)
-            await asyncio.sleep(0.1)
+            turn = await start(life)
+            life.server.connections.clear()
+            await asyncio.sleep(0.25)
+            assert not life.serving.done()
+            life.server.connections.add(life.connection)
+            await life.ask("turn.stop", session_id="s1", turn_id="t1", run_id=turn["run_id"], stop_id="x")
+            await asyncio.sleep(0.25)
             assert not life.serving.done()
             life.server.connections.clear()
             await asyncio.wait_for(life.serving, 5.0)
