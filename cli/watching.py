@@ -217,8 +217,8 @@ class Watching:
     def _happened(self, type_: str, data: Json) -> None:
         if type_ == "turn/admitted" and data.get("message_id") is not None:
             self.became[data["message_id"]] = data["turn_id"]
-        elif type_ == "message/retracted":
-            self.retracted |= set(data["message_ids"])
+        elif type_ in ("message/retracted", "turn/stop_requested"):
+            self.retracted |= set(data.get("message_ids" if type_ == "message/retracted" else "retract") or ())
             self.waiting -= self.retracted
         elif type_ == "user/message":
             self.waiting.discard(data["message_id"])

@@ -82,6 +82,9 @@ def check(row: EventType, data: dict[str, Any]) -> None:
             raise _bad(row.name, key, problem)
     if "content" in row.required:
         check_blocks(row.name, data["content"], "content")
+    if row.name == "turn/admitted" and isinstance(data["input"].get("content"), list):
+        # It becomes the turn's message, which could not be written otherwise.
+        check_blocks(row.name, data["input"]["content"], "input.content")
 
 
 def minted(type_: str, data: Any) -> Iterator[tuple[str, Any]]:

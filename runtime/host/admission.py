@@ -12,6 +12,7 @@ import orjson
 
 from ...journal.digests import digest_of
 from ...journal.events import Draft, JsonObject
+from ...journal.shapes import check_blocks
 from ...journal.state import State
 from ...journal.views.admissions import Admission
 from ...journal.views.problem import mapping, sequence, text_of
@@ -76,13 +77,18 @@ class StopAsked:
 
 
 def message_of(content: Content, quotes: list[JsonObject] | None, attachments: list[JsonObject] | None) -> JsonObject:
-    """A message as the journal holds it: ``{content, quotes?, attachments?}``. Raises HostError."""
+    """A message as the journal holds it: ``{content, quotes?, attachments?}``. Raises HostError, InvalidEvent."""
     blocks = [text_block(content)] if isinstance(content, str) else content
     if not blocks or all(block.get("kind") == "text" and not block.get("text") for block in blocks):
         raise HostError("invalid_request", "a message holds something; `content` is empty")
     message: JsonObject = {"content": blocks}
     message |= {key: value for key, value in (("quotes", quotes), ("attachments", attachments)) if value}
-    if (size := _size(message)) > MAX_CONTENT:
+    check_blocks("user/message", blocks, "content")
+    try:
+        size = _size(message)
+    except TypeError as error:
+        raise HostError("invalid_request", f"the message cannot be written as JSON: {error}") from None
+    if size > MAX_CONTENT:
         raise HostError(
             "invalid_request",
             f"the message has {size} bytes of JSON, and at most {MAX_CONTENT} are taken; put long contents into a file "

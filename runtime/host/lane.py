@@ -268,7 +268,9 @@ class Lane:
         if root is not None:
             with suppress(Exception):
                 # What failed is told by those whose it is; the turn has its end, or the next host gives it one.
-                await asyncio.shield(self._kernel.stop_session(self.session_id, source=HOST_SHUTDOWN))
+                await asyncio.shield(
+                    self._kernel.stop_session(self.session_id, source=HOST_SHUTDOWN, handed_over=False)
+                )
             await self._exited(root)
 
     # ------------------------------------------------------------ continuations
@@ -303,6 +305,8 @@ class Lane:
         """Begins what waits, if the session is at rest."""
         found = self._kernel.opened(self.session_id)
         rests = found is not None and not _waits(found.journal.state)
+        if self._again is not None:
+            return  # what could not be done a moment ago cannot be done at once
         if self.root is None and not rests and not self._holding and not self._floor.draining():
             self._floor.spawn(self.next(), f"next turn of session {self.session_id}").add_done_callback(seen)
 

@@ -53,11 +53,12 @@ async def _serve(host: Host) -> int:
             _leave(LATE)
         asked.append(number)
         log.info("the host is stopped by %s", signal.Signals(number).name)
-        host.shut_down("stop")
+        loop.call_soon_threadsafe(host.shut_down, "stop")
 
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
-        loop.add_signal_handler(number, stop, number)
+        # Not the loop's: what an app does there must not keep a second one from being heard.
+        signal.signal(number, lambda given, _: stop(given))
     try:
         await host.serve()
     except ShutdownLate as error:

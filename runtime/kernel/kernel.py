@@ -253,12 +253,13 @@ class RuntimeKernel:
         stop_id: str | None = None,
         retract: Retract | None = None,
         client: str | None = None,
+        handed_over: bool = True,
     ) -> "asyncio.Future[None]":
         """Stops what runs in the session and cancels what has not begun. Takes effect at once; the future ends when the
         turn's end is durable, and raises what failed, to everybody who asked the same error.
 
         A turn that was handed over and waits for its successor, in a session that is open here, is ended too: the
-        successor will never run.
+        successor will never run. Without ``handed_over`` it is left to wait.
 
         ``retract`` gives the messages that are taken back in the same batch, of those that wait by then. ``client``:
         who asked, for the journal. Neither counts for who joins a stop that is in flight.
@@ -277,7 +278,7 @@ class RuntimeKernel:
         if stop_id is not None:
             check_id("stop_id", stop_id)
         request = StopRequest(stop_id or self._parts.new_id(), named(source), mode, retract, client)
-        return self._stop(session_id, request, reason)
+        return self._stop(session_id, request, reason, handed_over=handed_over)
 
     def _stop(
         self, session_id: str, request: StopRequest, reason: StopReason = "user_stop", *, handed_over: bool = True

@@ -1,5 +1,6 @@
 """`maka run`: one message, its turn on the screen, its outcome as exit code, whatever becomes of the host meanwhile."""
 
+import asyncio
 import io
 import json
 import signal
@@ -155,6 +156,26 @@ def test_a_message_that_waits_is_taken_back_by_a_signal(maka_: Run, hosted: Host
         first.send_signal(signal.SIGINT)
         first.communicate(timeout=20)
     assert len(maka.inspect(session, root=hosted.root).turns()) == 1
+
+
+def test_a_message_that_an_interrupt_takes_back_is_waited_for_no_more(maka_: Run, hosted: Hosted) -> None:
+    with started("run", "for ever") as first:
+        shown(first, "I wait. ")
+        [session] = [row["session_id"] for row in maka_("session", "list", "--json").json["sessions"]]
+        with started("run", "Hello", "--session", session, "--queue") as second:
+            assert second.stderr is not None
+            assert b"waits" in second.stderr.readline()
+
+            async def interrupt() -> None:
+                async with maka.connect(hosted.root) as client:
+                    [active] = (await client.status())["active"]
+                    taken = await client.interrupt_turn(session, active["turn_id"], active["run_id"])
+                    assert len(taken["retracted"]) == 1
+
+            asyncio.run(interrupt())
+            second.communicate(timeout=20)
+        assert second.returncode == 2
+        first.communicate(timeout=20)
 
 
 def test_a_host_that_is_ended_meanwhile_has_ended_the_turn(maka_: Run, hosted: Hosted) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maka.journal.digests import digest_of
+from maka.journal.errors import InvalidEvent
 from maka.journal.events import Draft
 from maka.journal.state import State
 from maka.runtime.host import admission
@@ -363,7 +364,7 @@ def test_a_message_holds_something(desk: Desk, empty: Any) -> None:
 
 
 def test_a_message_of_another_kind_of_block_holds_something() -> None:
-    block = {"kind": "image", "source": "a"}
+    block = {"kind": "image", "media_type": "image/png", "data": "a"}
     assert message_of([block], None, None) == {"content": [block]}
 
 
@@ -699,3 +700,27 @@ def assert_delivered_once(state: State, events: list[Any]) -> None:
         assert delivered == [message_id for message_id in order if message_id in said]
     for data in accepted:
         assert inputs.get(data["message_id"], {"content": data["content"]}) == {"content": data["content"]}
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"x": 1},
+        {"kind": 5},
+        {"kind": None},
+        {"kind": "text", "text": 5},
+        {"kind": "image"},
+        {"kind": "text", "text": "a", "ref": "x"},
+    ],
+)
+def test_what_is_no_content_block_is_refused_before_anything_is_admitted(block: dict[str, Any]) -> None:
+    with pytest.raises(InvalidEvent):
+        message_of([block], None, None)
+
+
+def test_a_message_that_is_too_deep_is_refused() -> None:
+    deep: Any = "x"
+    for _ in range(500):
+        deep = [deep]
+    assert refused(lambda: message_of([{"kind": "text", "text": "a", "deep": deep}], None, None)) == "invalid_request"
+    assert refused(lambda: message_of("a", [{"text": "a", "source": deep}], None)) == "invalid_request"

@@ -221,6 +221,29 @@ def test_a_host_ends_while_it_recovers(root: Root) -> None:
     asyncio.run(test())
 
 
+def test_a_successor_that_has_not_begun_is_the_next_hosts(root: Root) -> None:
+    """Also where its host ends while it takes the turn up."""
+    steps: list[Any] = [part for number in range(40) for part in (Tool("look", {"n": number}), Wait(0.02))]
+
+    def handing(faults: Faults | None = None) -> App:
+        return app_of(scripted_backend([steps], steps=True, composition=COMPOSITION, faults=faults))
+
+    async def test() -> None:
+        async with a_host(root.path, handing()) as life:
+            await start(life)
+            await life.end("handoff", 5.0)
+        [pause] = root.of_type("handoff/pause")
+        slow = handing(Faults(build_delay=30.0))
+        async with a_host(root.path, slow, kernel_deadlines=SHORT, ready=False) as life:
+            await life.until(lambda: any(lane.root is not None for lane in life.host._lanes.values()))
+            await life.end()
+        assert root.of_type("turn/end", "turn/stop_requested", "continuation/claim") == []
+        [waits] = root.session().handoffs()
+        assert (waits["handoff_id"], waits["state"]) == (pause.data["handoff_id"], "pending")
+
+    asyncio.run(test())
+
+
 def test_a_host_that_nobody_uses_ends_by_itself(root: Root) -> None:
     async def test() -> None:
         async with a_host(root.path, app(), idle=0.05) as life:

@@ -11,7 +11,7 @@ from support.hosts import PATIENCE, TESTS, HostProcess, Root, a_root
 
 #: A host whose turns run into a thread that nobody can end.
 HANGING = """
-import asyncio, sys, time
+import asyncio, logging, sys, time
 sys.path.insert(0, {tests!r})
 from maka.runtime import App
 from maka.runtime.backends.scripted import Faults, scripted_backend
@@ -27,6 +27,7 @@ async def hangs(input):
         except asyncio.CancelledError:
             pass
 
+logging.basicConfig(level=logging.INFO)
 process._LEFTOVERS = 0.2
 faults = Faults(ignore_stop=True, ignore_dispose=True, ignore_close=True)
 script = scripted_backend([[Do(hangs)]], faults=faults)
@@ -78,6 +79,29 @@ def test_a_second_signal_ends_a_host_where_it_stands(tmp_path: Path) -> None:
             host.process.send_signal(signal.SIGINT)
             assert host.process.wait(PATIENCE) == 1
         assert "twice" in host.said()
+
+    with a_root(tmp_path / "root") as root:
+        asyncio.run(test(root))
+
+
+def test_a_second_signal_is_heard_although_an_app_blocks_the_loop(tmp_path: Path) -> None:
+    async def test(root: Root) -> None:
+        program = HANGING.format(tests=str(TESTS), kernel=60.0, shutdown=60.0)
+        program = program.replace("await asyncio.to_thread(time.sleep, 600)", "time.sleep(600)")
+        host = await root.start(code=program)
+        async with root.client() as client:
+            asking = asyncio.ensure_future(client.start_turn("s1", "go", turn_id="t"))
+            while not root.of_type("turn/start"):
+                await asyncio.sleep(0.01)
+            # It is about to block.
+            await asyncio.sleep(0.2)
+            host.process.send_signal(signal.SIGTERM)
+            while "stopped by SIGTERM" not in host.said():
+                await asyncio.sleep(0.01)
+            host.process.send_signal(signal.SIGTERM)
+            assert host.process.wait(PATIENCE) == 1
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
 
     with a_root(tmp_path / "root") as root:
         asyncio.run(test(root))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from maka.journal.digests import digest_of
-from maka.journal.errors import JournalError, JournalWriteError
+from maka.journal.errors import InvalidEvent, JournalError, JournalWriteError
 from maka.journal.events import Draft
 from maka.runtime.backends.base import text_of
 from maka.runtime.backends.scripted import Do, Faults, Never, Question, Tool
@@ -651,3 +651,27 @@ async def test_a_question_is_waited_for_and_a_stop_closes_it() -> None:
         await host.stop()
         assert await host.status("t1") == "cancelled"
         assert host.of("interaction/resolved")[0]["outcome"]["kind"] == "closure"
+
+
+@in_process
+async def test_an_admission_that_can_neither_begin_nor_end_is_tried_again_at_leisure() -> None:
+    """Such as another program's, whose input is no message."""
+    async with InHost("hi") as host:
+        host.journals.watch = None
+        tried: list[str] = []
+
+        def refuses(*_: Any, **__: Any) -> Any:
+            tried.append("start")
+            raise InvalidEvent("it is no message", type="user/message")
+
+        host.kernel.start_turn = refuses  # type: ignore[method-assign]
+        host.lane._append = refusing  # type: ignore[method-assign]
+        host.spawn(host.start("t1"), "start")
+        await passed(4.0)
+        assert tried == ["start"]
+        await passed(20.0)
+        assert 2 <= len(tried) <= 6
+
+
+async def refusing(decide: Any) -> Any:
+    raise InvalidEvent("it is no message", type="user/message")

@@ -236,3 +236,23 @@ def test_the_id_of_a_call_that_a_message_asks_for_is_bounded_too() -> None:
     said = {"turn_id": "t", "run_id": "r", "step": 1, "message_id": "m", "content": [block], "stop_reason": "tool_use"}
     with pytest.raises(InvalidEvent, match="an id has at most 4096"):
         check_shape(Draft("assistant/message", said))
+
+
+ADMITTED: dict[str, Any] = {
+    "turn_id": "t",
+    "run_id": "r",
+    "invocation_id": "i",
+    "execution": {"kind": "root"},
+    "input": {},
+    "input_digest": "0" * 64,
+    "previous_root_turn_id": None,
+}
+
+
+@pytest.mark.parametrize("block", [{"x": 1}, {"kind": "text", "text": 5}, {"kind": "image"}])
+def test_what_is_admitted_can_be_written_as_a_message(block: dict[str, Any]) -> None:
+    good = {"kind": "text", "text": "a"}
+    check_shape(Draft("turn/admitted", {**ADMITTED, "input": {"content": [good]}}))
+    with pytest.raises(InvalidEvent) as told:
+        check_shape(Draft("turn/admitted", {**ADMITTED, "input": {"content": [good, block]}}))
+    assert (told.value.key or "").startswith("input.content[1]")

@@ -27,7 +27,7 @@ import attrs
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]
 #: What the named tests need of the tree.
-PARTS: Final = ("__init__.py", "pyproject.toml", "journal", "repair", "runtime", "cli", "tests", "fixtures")
+PARTS: Final = ("__init__.py", "pyproject.toml", "journal", "repair", "runtime", "cli", "tests", "fixtures", "docs")
 AT_ONCE: Final = 2
 #: So many of the last commits say which files have changed.
 RECENT: Final = 3
