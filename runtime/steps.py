@@ -248,7 +248,7 @@ class Steps:
             raise _unrecordable(error) from error
         except (ModelError, JournalError):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ModelError(f"{type(error).__name__}: {error}") from error
         if response.stop_reason is None:
             raise ModelError("the response ended before it was whole", kind="provider_network", retryable=True)

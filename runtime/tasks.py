@@ -1,7 +1,8 @@
 """Tasks: none is left behind, and what one raises is told by whoever waits for it. No I/O."""
 
 import asyncio
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from .errors import RuntimeFailure, describe
@@ -56,6 +57,17 @@ def seen(future: "asyncio.Future[Any]") -> None:
     """Marks its failure as seen: it is told where it is waited for, and nobody has to wait."""
     if not future.cancelled():
         future.exception()
+
+
+@contextmanager
+def exits_contained(what: str) -> Iterator[None]:
+    """``sys.exit`` in somebody's code is a failure of that code: raised in a task it would end the whole process, with
+    everything else that runs there. Raises RuntimeError for it.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        raise RuntimeError(f"{what} called sys.exit({error.code!r})") from error
 
 
 def foreign(error: BaseException) -> BaseException:

@@ -21,7 +21,7 @@ from ..permissions import asks
 from ..progress import Call
 from ..session_events import STOP_REASONS, InteractionKind
 from ..steps import PAUSED, Options, Steering, Steps, reason_of
-from ..tasks import all_done
+from ..tasks import all_done, exits_contained
 from ..tools.base import Tool
 from .base import Backend, BackendContext, Boundary, SendInput, StopMode, StopReason
 from .composing import check_composed, composed, of_app, of_model
@@ -222,10 +222,11 @@ class _Run:
         channel.emit("complete", stop_reason=STOP_REASONS[reason["kind"]])
 
     async def _whole(self, channel: Channel) -> str:
-        prepare = self._backend.prepare_run_composition
-        if prepare is not None:
-            await prepare(self._input.run_id, self._input.turn_id)
-        return await self._made(channel).run()
+        with exits_contained("what the backend is made of"):
+            prepare = self._backend.prepare_run_composition
+            if prepare is not None:
+                await prepare(self._input.run_id, self._input.turn_id)
+            return await self._made(channel).run()
 
     async def _boundary(self, remaining: int | None) -> Boundary:
         return await self._input.handoff_boundary(self._stopping, remaining)

@@ -23,6 +23,7 @@ from ..composition import RunComposition
 from ..model import ModelError
 from ..scripted import Ask, Do, End, Fail, Say, Tokens, Wait
 from ..session_events import SessionEvent
+from ..tasks import exits_contained
 from ..tools.base import text_block
 from .base import BackendContext, InteractionKind, SendInput, SteeringLease, StopMode, StopReason, text_of
 
@@ -563,9 +564,10 @@ class _Playing:
         await self._emit("token_usage", input_tokens=part.input, output_tokens=part.output)
 
     async def _do(self, part: Do) -> None:
-        result = part.action(self._input)
+        with exits_contained("a script"):
+            result = part.action(self._input)
         if inspect.isawaitable(result):
-            await self._unless_halted(result)
+            await self._unless_halted(_exits_contained(result))
 
     async def _as_given(self, part: Emit) -> None:
         await self._emit(part.kind, **part.data)
@@ -610,6 +612,11 @@ def _parts(turn: Turn) -> list[Part]:
                 f"a script holds {part!r}, which is no part; the parts are in maka.runtime.backends.scripted"
             )
     return parts
+
+
+async def _exits_contained(awaited: Awaitable[T]) -> T:
+    with exits_contained("a script"):
+        return await awaited
 
 
 class _Stream:

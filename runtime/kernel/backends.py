@@ -11,7 +11,7 @@ from ...journal.events import Draft, JsonObject
 from ..backends.base import Backend, BackendContext, unsuited
 from ..composition import RunComposition
 from ..errors import BackendTimeout, RuntimeFailure, describe
-from ..tasks import failure_of, foreign
+from ..tasks import exits_contained, failure_of, foreign
 from .entries import Entries
 from .entry import Entry
 from .generations import Generation
@@ -89,9 +89,10 @@ class Backends:
         factory = self._parts.backends.factory(name)
         failure: RuntimeFailure
         try:
-            made: Any = factory(context)
-            if isinstance(made, Awaitable):
-                made = await made
+            with exits_contained("it"):
+                made: Any = factory(context)
+                if isinstance(made, Awaitable):
+                    made = await made
         except Exception as error:
             failure = RuntimeFailure(
                 f"backend {name!r} of session {context.session_id} could not be built ({describe(error, typed=True)}); "

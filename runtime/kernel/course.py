@@ -29,7 +29,7 @@ from ..lingering import has_left
 from ..lingering import leave as leave_behind
 from ..model import ModelError
 from ..session_events import BARRIERS, SessionEvent
-from ..tasks import failure_of, foreign, seen
+from ..tasks import exits_contained, failure_of, foreign, seen
 from .asking import KIND_OF
 from .authority import RunIdentity
 from .backends import Backends, check
@@ -281,6 +281,10 @@ class Course:
         run.claim_terminal("event", failed(code, describe(error, typed=code == "start_failed")))
 
     async def _pump(self, run: Run, generation: Generation) -> None:
+        with exits_contained("the backend"):
+            await self._pumped(run, generation)
+
+    async def _pumped(self, run: Run, generation: Generation) -> None:
         if run.claimant is not None:
             run.sent = False  # a stop came in between
             return

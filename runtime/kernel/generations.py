@@ -9,7 +9,7 @@ import attrs
 from .. import checks
 from ..backends.base import Backend, StopMode, StopReason
 from ..errors import BackendTimeout, RuntimeFailure
-from ..tasks import foreign
+from ..tasks import exits_contained, foreign
 from .failures import combine
 
 Phase = Literal["active", "stopping", "disposing", "terminated", "failed"]
@@ -103,7 +103,8 @@ class Generation:
                 # Set before, in one stretch with what the backend does at once: who waits for it runs later.
                 entered.set()
                 try:
-                    await self.backend.stop(reason, mode)
+                    with exits_contained("it"):
+                        await self.backend.stop(reason, mode)
                 except Exception as error:
                     # At once: whoever wants to escalate must not call it again.
                     self._raised = error
@@ -164,7 +165,8 @@ class Generation:
         """What a call of the backend failed with, its time being over included."""
 
         async def called() -> None:
-            await call()
+            with exits_contained("it"):
+                await call()
 
         task = self._spawn(called(), f"backend {what}")
         try:

@@ -10,9 +10,10 @@ import pytest
 import maka
 from maka.journal.errors import JournalError
 from maka.journal.events import Draft
-from maka.runtime import App, Deadlines, SessionManager, scripted_backend
+from maka.runtime import App, Deadlines, SessionManager, loop_backend, scripted_backend
 from maka.runtime.backends.base import SendInput
-from maka.runtime.errors import RuntimeFailure, describe
+from maka.runtime.backends.scripted import Do
+from maka.runtime.errors import RuntimeFailure, RuntimeOwnerCleanupError, describe
 from maka.runtime.kernel.delivery import MOST, Delivery
 from maka.runtime.kernel.failures import combine
 from maka.runtime.lifecycle import Lifecycle
@@ -85,6 +86,71 @@ def test_a_backend_that_is_given_up_without_words_is_told_of(tmp_path: Path) -> 
             await manager.stop("s")
         assert "whose text cannot be shown" in str(manager.status("s").quarantined)
         with pytest.raises((RuntimeFailure, Speechless)):
+            await manager.aclose()
+
+    asyncio.run(main())
+    assert statuses(tmp_path, "s") == ["aborted"]
+
+
+def exits(*_: Any) -> Any:
+    raise SystemExit(3)
+
+
+async def exits_late(*_: Any) -> Any:
+    raise SystemExit(3)
+
+
+class Exiting:
+    """A model that is no model, and ends the program."""
+
+    provider = "exiting"
+
+    def stream(self, request: object) -> Any:
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        lambda _: Raising(SystemExit(3)),
+        scripted_backend([Do(exits)]),
+        scripted_backend([Do(exits_late)]),
+        loop_backend(lambda _: Exiting()),
+    ],
+)
+def test_a_backend_that_ends_the_program_ends_its_turn(backend: Any, tmp_path: Path) -> None:
+    async def main() -> None:
+        exiting = App(backends={"b": backend, "calm": scripted_backend(["fine"])}, default_backend="b")
+        async with SessionManager(tmp_path, app=exiting) as manager:
+            await manager.create(session_id="s")
+            await manager.create(session_id="calm", backend="calm")
+            beside = manager.send("calm", "go")
+            assert (await reads(manager, "s"))[-2:] == ["error", "complete"]
+            assert [event.kind async for event in beside][-1] == "complete"
+
+    asyncio.run(main())
+    assert statuses(tmp_path, "s") == ["failed"]
+    assert statuses(tmp_path, "calm") == ["completed"]
+
+
+def test_a_backend_that_ends_the_program_while_it_is_built_stopped_or_disposed_fails(tmp_path: Path) -> None:
+    async def main() -> None:
+        app = App(
+            backends={"b": lambda _: Raising(SystemExit(3), also=True), "unbuilt": exits, "late": exits_late},
+            default_backend="b",
+        )
+        quick = Deadlines(stop=0.2, dispose=0.2, exit=0.2, grace=0.05)
+        manager = SessionManager(tmp_path, app=app, deadlines=quick)
+        for name in ("unbuilt", "late"):
+            await manager.create(session_id=name, backend=name)
+            with pytest.raises(RuntimeFailure, match=r"sys\.exit\(3\)"):
+                await reads(manager, name)
+        await manager.create(session_id="s")
+        stream = manager.send("s", "go")
+        await stream.started()
+        with pytest.raises(RuntimeOwnerCleanupError, match=r"sys\.exit\(3\)"):
+            await manager.stop("s")
+        with pytest.raises(RuntimeOwnerCleanupError):
             await manager.aclose()
 
     asyncio.run(main())
