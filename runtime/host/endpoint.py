@@ -93,6 +93,18 @@ def prepare(lock: RootLock, host_epoch: str) -> Path:
     return _socket(directory, host_epoch)
 
 
+def renew(path: str | os.PathLike[str]) -> None:
+    """Makes room for a socket at a host's path again, as ``prepare`` does. Only under the root's lock.
+
+    Raises EndpointRefused; OSError where what stands there cannot be taken away.
+    """
+    _make_private(Path(path).parent)
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
 def clear(path: str | os.PathLike[str]) -> None:
     """Takes the socket away, and its directory if nothing else is in it. Only under the root's lock."""
     for take, place in ((os.unlink, path), (os.rmdir, os.path.dirname(path))):

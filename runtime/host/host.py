@@ -22,6 +22,7 @@ from ..sessions import SessionManager
 from ..tasks import seen
 from . import endpoint
 from .broadcast import Following
+from .endpoint import EndpointRefused
 from .handlers import HANDLERS
 from .lane import Floor, Lane
 from .messages import QueuedMessages
@@ -89,6 +90,8 @@ class Host:
         self._idle = idle
         self._deadlines = deadlines or HostDeadlines()
         self._started = time.time_ns() // 1_000_000
+        #: The same by a clock that nobody sets.
+        self._begun = time.monotonic()
         self._tasks: set[asyncio.Task[Any]] = set()
         #: Those that anything goes on in, each kept by just that.
         self._lanes: WeakValueDictionary[str, Lane] = WeakValueDictionary()
@@ -109,6 +112,9 @@ class Host:
         )
         self._recovering = Recovering(self.manager, self.lane, deadline=self._deadlines.recovery)
         self._server: Server | None = None
+        self._looking: asyncio.Task[None] | None = None
+        #: What keeps clients from finding it, as it was last said.
+        self._told: str | None = None
         self._end = asyncio.Event()
         self._mode: ShutdownMode = "stop"
         self._handoff_time = self._deadlines.handoff
@@ -140,10 +146,11 @@ class Host:
         try:
             await self._server.listen(str(path))
             self._become("recovering", path)
+            self._looking = self.spawn(self._look_on(path), "maka-host-look")
             await self._recover()
             if not self._end.is_set():
                 self._become("ready", path)
-                await self._until_the_end(path)
+                await self._until_the_end()
             self._become("draining", path)
             await self._bounded(self._drain())
         except ShutdownLate:
@@ -173,16 +180,43 @@ class Host:
                 task.cancel()
             await asyncio.gather(recovering, ended, return_exceptions=True)
 
-    def _register_again(self, path: Path) -> None:
-        """Where somebody took the registration away, clients would look for a host that they cannot find."""
-        found = endpoint.read_registration(self._root)
-        if found is None or found.host_epoch != self.host_epoch:
-            try:
-                endpoint.write(self._root, self._registration(path))
-            except JournalError as error:
-                log.error("clients cannot find the host: %s", describe(error))
+    async def _look_on(self, path: Path) -> None:
+        """Where somebody took its socket or its registration away, clients would not find it."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            await self._be_found(path)
 
-    async def _until_the_end(self, path: Path) -> None:
+    async def _be_found(self, path: Path) -> None:
+        """What keeps clients from it is said once, and tried again at the next look."""
+        assert self._server is not None
+        try:
+            if not self._server.reachable:
+                endpoint.renew(path)
+                await self._server.listen(str(path))
+                log.warning("the socket %s was taken away; the host listens there again", path)
+            found = endpoint.read_registration(self._root)
+            if found is None or (found.host_epoch, found.state) != (self.host_epoch, self.state):
+                endpoint.write(self._root, self._registration(path))
+        except (EndpointRefused, JournalError) as error:
+            self._cannot_be_found(str(error))
+        except OSError as error:
+            self._cannot_be_found(
+                f"cannot listen on {path}: {error.strerror or error}; move elsewhere what stands there"
+            )
+        else:
+            self._told = None
+
+    def _cannot_be_found(self, why: str) -> None:
+        if why != self._told:
+            self._told = why
+            log.error("clients cannot find the host, which goes on and tries again: %s", why)
+
+    async def _stop_looking(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    async def _until_the_end(self) -> None:
         loop = asyncio.get_running_loop()
         self._used = loop.time()
         while not self._end.is_set():
@@ -191,8 +225,6 @@ class Host:
                 await asyncio.wait({waiting}, timeout=_LOOK if self._idle is None else min(self._idle, _LOOK))
             finally:
                 waiting.cancel()
-            if not self._end.is_set():
-                self._register_again(path)
             if self._in_use():
                 self._used = loop.time()
             elif self._idle is not None and loop.time() - self._used >= self._idle and not self._end.is_set():
@@ -221,6 +253,7 @@ class Host:
             # It is in the journals, as far as they take anything; whoever starts the next host is to know.
             failure = error
             log.error("the host ended, and not everything could be cleaned up: %s", describe(error, typed=True))
+        await self._stop_looking()
         await self._server.close("host_draining", "the host has ended", self._deadlines.goodbye)
         if isinstance(failure, JournalError):
             raise failure
@@ -246,6 +279,7 @@ class Host:
 
     async def _let_go(self, path: Path) -> None:
         """In any case, and as far as it goes."""
+        await self._stop_looking()
         if self._server is not None:
             await self._server.close("host_draining", "the host has ended", 0.0)
         endpoint.clear(path)
@@ -258,9 +292,15 @@ class Host:
             await asyncio.wait(set(self._tasks), timeout=self._deadlines.goodbye)
 
     def _become(self, state: State, path: Path) -> None:
-        self.state = state
-        endpoint.write(self._root, self._registration(path))
+        before, self.state = self.state, state
         assert self._server is not None
+        try:
+            endpoint.write(self._root, self._registration(path))
+        except JournalError as error:
+            # A host that cannot be found from the first is none.
+            if before == "starting":
+                raise
+            self._cannot_be_found(str(error))
         self._server.tell_state(state)
         log.info("the host of %s is %s", self._root, state)
 
@@ -320,7 +360,7 @@ class Host:
             "root": self.root,
             "app": self._app_name,
             "started_at": self._started,
-            "uptime": max(time.time_ns() // 1_000_000 - self._started, 0) // 1000,
+            "uptime": int(time.monotonic() - self._begun),
             "connections": sum(not each.lost.is_set() for each in self._server.connections),
             "in_flight": sum(each.in_flight for each in self._server.connections),
             "active": [

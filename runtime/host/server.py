@@ -44,8 +44,20 @@ class Server:
         """Requests that are not answered yet, of all connections."""
         return sum(connection.in_flight for connection in self._connections)
 
+    @property
+    def reachable(self) -> bool:
+        """Is what stands at the path still this server's socket?"""
+        try:
+            return self._path is not None and _inode(self._path) == self._inode
+        except OSError:
+            return False
+
     async def listen(self, path: str) -> None:
-        """``path`` is in a directory that only its owner may enter. Raises OSError."""
+        """``path`` is in a directory that only its owner may enter. Raises OSError.
+
+        Again where the socket before cannot be reached any more: connections that there are go on.
+        """
+        self.stop_accepting()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with suppress(OSError):  # not every system has it; there the directory guards until the next line but one

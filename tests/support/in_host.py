@@ -349,6 +349,7 @@ class Silent:
 
     def __init__(self, *_: object, **__: object) -> None:
         self.connections: set[Any] = set()
+        self.reachable = True
         self.states: list[str] = []
         self.changed = asyncio.Event()
 
