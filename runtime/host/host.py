@@ -27,7 +27,7 @@ from .handlers import HANDLERS
 from .lane import Floor, Lane
 from .messages import QueuedMessages
 from .operations import SubscriptionOpen
-from .ownership import RootLock
+from .ownership import RootLock, RootLost
 from .protocol import MAX_SUBSCRIPTIONS, HostError, State
 from .recovering import Recovering
 from .subscription import UNTOLD, Subscription
@@ -113,6 +113,7 @@ class Host:
         self._recovering = Recovering(self.manager, self.lane, deadline=self._deadlines.recovery)
         self._server: Server | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._lost: RootLost | None = None
         #: What keeps clients from finding it, as it was last said.
         self._told: str | None = None
         self._end = asyncio.Event()
@@ -126,12 +127,12 @@ class Host:
     async def serve(self) -> None:
         """Takes the root, and serves it until ``shut_down``.
 
-        Raises HostRunning, EndpointRefused, JournalError; ShutdownLate where what ends it took too long: then something
-        still runs, and the root is kept for as long as this process lives.
+        Raises HostRunning, EndpointRefused, JournalError; RootLost once it has ended for that; ShutdownLate where what
+        ends it took too long: then something still runs, and the root is kept for as long as this process lives.
         """
         lock = await asyncio.to_thread(RootLock.acquire, self._root)
         try:
-            await self._served(endpoint.prepare(lock, self.host_epoch))
+            await self._served(lock, endpoint.prepare(lock, self.host_epoch))
         except ShutdownLate:
             raise
         except BaseException:
@@ -139,26 +140,28 @@ class Host:
             raise
         lock.release()
 
-    async def _served(self, path: Path) -> None:
+    async def _served(self, lock: RootLock, path: Path) -> None:
         from .server import Server
 
         self._server = Server(self)
         try:
             await self._server.listen(str(path))
-            self._become("recovering", path)
-            self._looking = self.spawn(self._look_on(path), "maka-host-look")
+            self._become("recovering", lock, path)
+            self._looking = self.spawn(self._look_on(lock, path), "maka-host-look")
             await self._recover()
             if not self._end.is_set():
-                self._become("ready", path)
+                self._become("ready", lock, path)
                 await self._until_the_end()
-            self._become("draining", path)
+            self._become("draining", lock, path)
             await self._bounded(self._drain())
         except ShutdownLate:
             raise
         except BaseException:
-            await self._let_go(path)
+            await self._let_go(lock, path)
             raise
-        await self._let_go(path)
+        await self._let_go(lock, path)
+        if self._lost is not None:
+            raise self._lost
 
     def shut_down(self, mode: ShutdownMode = "stop", timeout: float | None = None) -> None:
         """Ends it: at once where it is still recovering."""
@@ -180,10 +183,17 @@ class Host:
                 task.cancel()
             await asyncio.gather(recovering, ended, return_exceptions=True)
 
-    async def _look_on(self, path: Path) -> None:
-        """Where somebody took its socket or its registration away, clients would not find it."""
+    async def _look_on(self, lock: RootLock, path: Path) -> None:
+        """Where somebody took its socket or its registration away, clients would not find it; where it was the lock's
+        file, there may be a second host.
+        """
         while True:
             await asyncio.sleep(_LOOK)
+            if not lock.stands():
+                self._lost = RootLost(self._root)
+                log.error("%s", self._lost)
+                self.shut_down()
+                return
             await self._be_found(path)
 
     async def _be_found(self, path: Path) -> None:
@@ -277,13 +287,14 @@ class Host:
             )
         task.result()
 
-    async def _let_go(self, path: Path) -> None:
+    async def _let_go(self, lock: RootLock, path: Path) -> None:
         """In any case, and as far as it goes."""
         await self._stop_looking()
         if self._server is not None:
             await self._server.close("host_draining", "the host has ended", 0.0)
-        endpoint.clear(path)
-        endpoint.remove(self._root, self.host_epoch)
+        if lock.stands():
+            endpoint.clear(path)
+            endpoint.remove(self._root, self.host_epoch)
         for watcher in list(self._watchers.values()):
             watcher.cancel()
         for task in list(self._tasks):
@@ -291,11 +302,12 @@ class Host:
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=self._deadlines.goodbye)
 
-    def _become(self, state: State, path: Path) -> None:
+    def _become(self, state: State, lock: RootLock, path: Path) -> None:
         before, self.state = self.state, state
         assert self._server is not None
         try:
-            endpoint.write(self._root, self._registration(path))
+            if lock.stands():
+                endpoint.write(self._root, self._registration(path))
         except JournalError as error:
             # A host that cannot be found from the first is none.
             if before == "starting":

@@ -22,6 +22,16 @@ class HostRunning(RuntimeFailure):
         self.since = since
 
 
+class RootLost(RuntimeFailure):
+    """The lock file that a host holds is not the root's any more, so that another may own it: the host has to end."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(
+            f"{root / NAME} was removed or replaced while this host had it, so another host may have the root, and "
+            "this one ends; leave that file alone, look with `maka host status`, and start a host again if none runs"
+        )
+
+
 class RootLock:
     """A held root; ``acquire`` makes one. ``root`` is its real path."""
 
@@ -48,6 +58,18 @@ class RootLock:
     @property
     def held(self) -> bool:
         return self._held.held
+
+    def stands(self) -> bool:
+        """Is the lock file at its path still the one that is held? Otherwise another host can take the root."""
+        fd = self._held.fd
+        if fd is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(self._held.path, follow_symlinks=False))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True  # it cannot be looked at, which takes it from nobody
 
     def release(self) -> None:
         """Give the root up; a second call does nothing."""
