@@ -27,6 +27,8 @@ from .protocol import MAX_CONTENT, MAX_QUEUED, MAX_QUEUED_BYTES, HostError
 
 #: What a message consists of, in the order of the format.
 _PARTS: Final = ("content", "quotes", "attachments")
+#: Content that is an answer of a model, or to one.
+_ONLY_MODELS: Final = frozenset({"thinking", "tool_call", "tool_result"})
 #: What of a message that waits everybody who watches is shown.
 _SHOWN: Final = (*_PARTS, "message_id", "turn_id")
 
@@ -84,6 +86,8 @@ def message_of(content: Content, quotes: list[JsonObject] | None, attachments: l
     message: JsonObject = {"content": blocks}
     message |= {key: value for key, value in (("quotes", quotes), ("attachments", attachments)) if value}
     check_blocks("user/message", blocks, "content")
+    if said := next((block["kind"] for block in blocks if block["kind"] in _ONLY_MODELS), None):
+        raise HostError("invalid_request", f"a person's message has no {said} in it; send text, images and files")
     try:
         size = _size(message)
     except TypeError as error:

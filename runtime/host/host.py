@@ -13,7 +13,7 @@ import attrs
 from ...journal.backwards import events_between
 from ...journal.errors import JournalError, SessionNotFound
 from ...journal.events import Event, JsonObject
-from ..errors import HandoffRefused, RuntimeFailure, describe
+from ..errors import RuntimeFailure, describe
 from ..ids import new_id
 from ..journals import OpenSession
 from ..kernel.generations import Deadlines
@@ -269,10 +269,35 @@ class Host:
             raise failure
 
     async def _hand_over(self, lane: Lane) -> None:
+        handing = asyncio.ensure_future(
+            self.manager.hand_over(lane.session_id, timeout=self._handoff_time, host_epoch=self.host_epoch)
+        )
+        asking = asyncio.ensure_future(self._asking(lane.session_id))
+        await asyncio.wait({handing, asking}, return_when=asyncio.FIRST_COMPLETED)
+        # It comes to no step without an answer, and a host that ends takes none.
+        handing.cancel()
+        asking.cancel()
+        why, _ = await asyncio.gather(handing, asking, return_exceptions=True)
+        if isinstance(why, asyncio.CancelledError):
+            why = RuntimeFailure("a person is asked something in it")
+        if isinstance(why, Exception):
+            log.warning("session %s is not handed over: %s", lane.session_id, describe(why))
+
+    async def _asking(self, session_id: str) -> None:
+        """Waits until a person is asked something in the session."""
+        asked = asyncio.Event()
+
+        def heard(event: LifecycleEvent) -> None:
+            if event.kind == "interaction_requested" and event.session_id == session_id:
+                asked.set()
+
+        unsubscribe = self.manager.subscribe(heard)
         try:
-            await self.manager.hand_over(lane.session_id, timeout=self._handoff_time, host_epoch=self.host_epoch)
-        except (HandoffRefused, JournalError) as error:
-            log.warning("session %s is stopped, for it could not be handed over: %s", lane.session_id, describe(error))
+            found = self.manager.kernel.opened(session_id)
+            if found is None or not found.journal.state.interactions.pending:
+                await asked.wait()
+        finally:
+            unsubscribe()
 
     async def _bounded(self, draining: Coroutine[Any, Any, None]) -> None:
         """Raises ShutdownLate."""

@@ -121,9 +121,11 @@ class Lane:
         try:
             decision, revision = await self._decided(decide)
         except HostError:
-            # What is in the way may wait here for nobody.
-            self.advance()
-            raise
+            if not await self._ended():
+                # What is in the way may wait here for nobody.
+                self.advance()
+                raise
+            decision, revision = await self._decided(decide)
         await self._begun(asked.turn_id)
         return {
             "turn": await self.turn(asked.turn_id),
@@ -208,6 +210,16 @@ class Lane:
             await self._take_back(request.stop_id)
         await self._broadcast.settled()
 
+    async def _ended(self) -> bool:
+        """Had the root turn its end, and its run none yet? Whoever has seen that end may ask for the next turn: what is
+        left of the run has been waited for.
+        """
+        root, found = self.root, self._kernel.opened(self.session_id)
+        if root is None or found is None or not found.journal.state.turns.closed.own(root.turn_id):
+            return False
+        await self._exited(root)
+        return True
+
     async def _exited(self, root: Root) -> None:
         """Waits until it is over, or has had the time that a backend has that does not end."""
         await self._kernel.exited(self.session_id, root.run_id)
@@ -277,6 +289,7 @@ class Lane:
 
     async def resume(self, continuation: Continuation) -> JsonObject:
         """Goes on from a boundary: ``{turn, revision}`` once the run has begun. Raises what kept it from beginning."""
+        await self._ended()
         live = self._live()
         if live.turn_id is not None or live.refusal is not None:
             raise live.refusal or HostError(
@@ -523,6 +536,7 @@ class Lane:
 
         Raises HostError (``session_busy``), and what ``move`` raises.
         """
+        await self._ended()
         if self.root is not None:
             raise HostError(
                 "session_busy", f"session {self.session_id} runs turn {self.root.turn_id}; stop it, or wait for its end"

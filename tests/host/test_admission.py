@@ -718,6 +718,20 @@ def test_what_is_no_content_block_is_refused_before_anything_is_admitted(block: 
         message_of([block], None, None)
 
 
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"kind": "thinking", "text": "a"},
+        {"kind": "tool_call", "call_id": "c", "name": "n", "arguments": "{}"},
+        {"kind": "tool_result", "call_id": "c", "content": []},
+    ],
+)
+def test_a_person_says_nothing_that_only_models_say(block: dict[str, Any]) -> None:
+    said = {"kind": "text", "text": "a"}
+    assert refused(lambda: message_of([said, block], None, None)) == "invalid_request"
+    assert message_of([said, {"kind": "x-other"}], None, None)["content"][1] == {"kind": "x-other"}
+
+
 def test_a_message_that_is_too_deep_is_refused() -> None:
     deep: Any = "x"
     for _ in range(500):

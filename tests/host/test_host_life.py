@@ -12,7 +12,7 @@ from maka.journal.digests import digest_of
 from maka.journal.errors import JournalWriteError
 from maka.journal.events import Draft, Event
 from maka.runtime.app import App
-from maka.runtime.backends.scripted import Faults, Never, Tool, Turn, scripted_backend
+from maka.runtime.backends.scripted import Do, Faults, Never, Question, Tool, Turn, scripted_backend
 from maka.runtime.host.connection import Caller
 from maka.runtime.host.endpoint import read_registration
 from maka.runtime.host.host import HostDeadlines, ShutdownLate, _next_of
@@ -194,6 +194,29 @@ def test_what_cannot_be_handed_over_is_stopped(root: Root) -> None:
         async with a_host(root.path, app(composition=COMPOSITION)) as life:
             await start(life)
             await life.end("handoff", 0.1)
+        assert root.of_type("handoff/pause") == []
+        assert root.of_type("turn/end")[0].data["reason"] == {"kind": "aborted", "source": "host_shutdown"}
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_run_that_waits_for_an_answer_is_stopped_where_it_cannot_be_handed_over(root: Root, late: bool) -> None:
+    """No answer is taken any more, and the host does not wait out its time for one."""
+    ending = asyncio.Event()
+    before: list[Any] = [Do(lambda _: ending.wait())] if late else []
+    asking = app_of(
+        scripted_backend([[*before, Question("Really?"), Tool("look")]], steps=True, composition=COMPOSITION)
+    )
+
+    async def test() -> None:
+        async with a_host(root.path, asking) as life:
+            await start(life)
+            if not late:
+                await life.until(lambda: bool(root.of_type("interaction/requested")))
+            asyncio.get_running_loop().call_later(0.1, ending.set)
+            async with asyncio.timeout(30.0):
+                await life.end("handoff", 600.0)
         assert root.of_type("handoff/pause") == []
         assert root.of_type("turn/end")[0].data["reason"] == {"kind": "aborted", "source": "host_shutdown"}
 

@@ -9,7 +9,7 @@ from maka.journal.digests import digest_of
 from maka.journal.errors import InvalidEvent, JournalError, JournalWriteError
 from maka.journal.events import Draft
 from maka.runtime.backends.base import text_of
-from maka.runtime.backends.scripted import Do, Faults, Never, Question, Tool
+from maka.runtime.backends.scripted import Do, Emit, Faults, Never, Question, Tool
 from maka.runtime.errors import KernelClosed
 from maka.runtime.host.admission import StopAsked
 from maka.runtime.host.protocol import HostError
@@ -675,3 +675,20 @@ async def test_an_admission_that_can_neither_begin_nor_end_is_tried_again_at_lei
 
 async def refusing(decide: Any) -> Any:
     raise InvalidEvent("it is no message", type="user/message")
+
+
+def lingering(seconds: float) -> list[Any]:
+    """It is through, and lets itself be closed only then."""
+    return ["hi", Emit("complete", {"stop_reason": "end_turn"}), Do(lambda _: asyncio.sleep(seconds))]
+
+
+@in_process
+async def test_whoever_sees_the_end_of_a_turn_can_begin_the_next_at_once() -> None:
+    async with InHost(lingering(1.0), "there", faults=Faults(ignore_close=True)) as host:
+        await host.start("t1")
+        while "turn/end" not in host.types():
+            await asyncio.sleep(0)
+        assert host.root_id == "t1"
+        assert (await host.start("t2"))["turn"]["turn_id"] == "t2"
+        await passed()
+        assert await host.status("t2") == "completed"
