@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from ..runtime.app import find_app, load_app
-from ..runtime.host import HostUnreachable, Registration, connect, ensure_host, find_host
-from ..runtime.host.electing import LOG
-from ..runtime.host.ownership import NAME, owner, process
+from ..runtime.host import HostUnreachable, Registration, absence, connect, ensure_host, find_host
+from ..runtime.host.absence import LOG
+from ..runtime.host.ownership import lives, owner
 from . import exits
 from .documents import Answer, Doc, place_of_config
 
@@ -16,6 +16,8 @@ from .documents import Answer, Doc, place_of_config
 _PATIENCE: Final = 5.0
 #: The part of the time for a handoff in which runs may come to a step.
 _FOR_STEPS: Final = 0.6
+#: Seconds for a process to end that has given its root back.
+_LAST: Final = 1.0
 #: Seconds between two looks whether the root is free, once its host has closed its connections.
 _PAUSE: Final = 0.02
 
@@ -89,24 +91,28 @@ async def stopped(root: str | None, *, handoff: bool, timeout: float) -> Answer:
             return Answer({**absent.doc, "stopped": False}, absent.code, absent.refusal)
     except TimeoutError:
         pass
-    while (held := owner(where)) is not None and held.get("pid") == pid:
-        if asyncio.get_running_loop().time() >= until:
+    clock = asyncio.get_running_loop().time
+    # Whoever gives the root up says so a moment before.
+    while (held := owner(where)) is not None and held["pid"] in (pid, None):
+        if clock() >= until:
             doc = {"root": str(where), "state": "draining", "pid": pid, "stopped": False}
             late = f"process {pid} was told to end and has not for {timeout:g} s; look at {where / LOG}, and try again"
             return Answer(doc, exits.PENDING, late)
         await asyncio.sleep(_PAUSE)
-    return Answer({"root": str(where), "state": "none", "pid": pid, "stopped": True}, exits.DONE)
+    assert pid is not None
+    last = min(until, clock() + _LAST)
+    while (alive := lives(pid)) and clock() < last:
+        await asyncio.sleep(_PAUSE)
+    still = (
+        f"process {pid} has given the root back and still lives: what its app has left behind is given a few seconds, "
+        "then it ends by itself"
+    )
+    doc = {"root": str(where), "state": "none", "pid": pid, "stopped": True}
+    return Answer(doc, exits.DONE, still if alive else None)
 
 
 def _absent(where: Path, code: int) -> Answer:
     """Where no host answers; ``code`` is for where there is none."""
-    held = owner(where)
-    doc: Doc = {"root": str(where), "state": "none", "pid": None}
-    if held is None:
-        return Answer(doc, code, f"no host runs for {where}; start one with `maka host start`")
-    doc |= {"state": "silent", "pid": held.get("pid")}
-    said = (
-        f"the host of {where} ({process(held)}) holds {where / NAME} and does not answer: it may be starting, or hang; "
-        f"read {where / LOG}, and try again"
-    )
-    return Answer(doc, exits.PENDING, said)
+    found = absence.look(where)
+    doc: Doc = {"root": str(where), "state": found.state, "pid": found.pid}
+    return Answer(doc, code if found.state == "none" else exits.PENDING, found.message)

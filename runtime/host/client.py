@@ -10,7 +10,7 @@ from ...journal.events import JsonObject
 from ...journal.store import default_root
 from ..ids import new_id
 from ..tasks import all_done
-from . import ownership
+from . import absence, ownership
 from .calls import Calls
 from .following import follow
 from .link import Caller, HostUnreachable, Link, LinkLost, RequestInterrupted, pauses, reach
@@ -242,15 +242,13 @@ class Client(Calls):
                 return link
             owner = ownership.owner(self.root)
             if owner is None and first:
-                raise HostUnreachable(f"no host runs for {self.root}; start one with `maka host start`")
+                raise HostUnreachable(absence.look(self.root).message)
             if loop.time() + pause >= until:
                 break
             await asyncio.sleep(pause)
         if owner is None:
             raise _lost(self.root)
-        raise HostUnreachable(
-            f"the host of {self.root} ({ownership.process(owner)}) does not listen; try again in a while"
-        )
+        raise HostUnreachable(absence.look(self.root).message)
 
     def _last(self) -> Link:
         if self._link is None:

@@ -17,11 +17,11 @@ import attrs
 from ...journal import files
 from ..errors import RuntimeFailure
 from ..ids import new_id
-from . import ownership
+from . import absence, ownership
+from .absence import LOG
 from .endpoint import Registration
 from .link import Caller, HostUnreachable, Link, pauses, reach
 
-LOG: Final = "host.log"
 #: Bytes of a log from which on the next host begins another; the one before is kept as ``host.log.1``.
 _LONG: Final = 4 * 1024 * 1024
 #: Exit codes of a candidate that say nothing against the next: it ended in order, or another was elected.
@@ -54,16 +54,19 @@ async def ensure_host(
     cannot be made or the log not be written.
     """
     place = Path(root)
+    candidates: list[_Candidate] = []
     try:
         async with asyncio.timeout(timeout):
-            return await _elected(place, app, idle)
+            return await _elected(place, app, idle, candidates)
     except TimeoutError:
         pass
-    owner = ownership.owner(place)
-    who = "nobody owns the root" if owner is None else f"{ownership.process(owner)} owns the root and does not answer"
-    raise HostStartFailed(
-        f"no host of {place} has answered for {timeout:g} s: {who}; read {place / LOG}, then try again"
-    )
+    found = absence.look(place)
+    why = found.message
+    if found.state == "none":
+        pids = [f"process {each.pid} was started, and" for each in candidates if each.code is None]
+        who = pids[-1] if pids else "somebody else starts one, or one ended at once, and nobody"
+        why = f"{who} has not taken {place / ownership.NAME}; read {place / LOG}, then try again"
+    raise HostStartFailed(f"no host of {place} has answered for {timeout:g} s: {why}")
 
 
 def command(root: Path, app: str | None, idle: float | None) -> list[str]:
@@ -73,7 +76,8 @@ def command(root: Path, app: str | None, idle: float | None) -> list[str]:
     return words + ([] if idle is None else ["--idle", f"{idle:g}"])
 
 
-async def _elected(root: Path, app: str | None, idle: float | None) -> Registration:
+async def _elected(root: Path, app: str | None, idle: float | None, started: "list[_Candidate]") -> Registration:
+    """``started``: the candidates of this one, told to whoever gives up."""
     candidate: _Candidate | None = None
     try:
         for pause in pauses():
@@ -93,7 +97,9 @@ async def _elected(root: Path, app: str | None, idle: float | None) -> Registrat
                 candidate = None
             elif candidate is None and ownership.owner(root) is None:
                 turn = _turn(root / LOG)
-                candidate = None if turn is None else _Candidate(root, command(root, app, idle), turn)
+                if turn is not None:
+                    candidate = _Candidate(root, command(root, app, idle), turn)
+                    started.append(candidate)
             await (asyncio.sleep(pause) if candidate is None else candidate.ends(pause))
     finally:
         if candidate is not None:
@@ -142,6 +148,10 @@ class _Candidate:
         self._loop = asyncio.get_running_loop()
         # A child that ends is to be waited for by its parent, whatever the parent does by then.
         threading.Thread(target=self._wait, name="maka-host-candidate", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def code(self) -> int | None:

@@ -176,14 +176,17 @@ def _make_private(directory: Path) -> None:
             f"cannot make {directory} for the host's socket: {error.strerror}; "
             "give this user the right to write there, or set XDG_RUNTIME_DIR to a directory of its own"
         ) from None
-    wrong = _not_private(found)
+    wrong = not_private(found)
     if wrong is not None:
+        own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        way = f"close it with `chmod 700 {directory}`" if own else "move it elsewhere"
         raise EndpointRefused(
-            f"{directory} {wrong}, so the host does not listen there; move it elsewhere, then start the host again"
+            f"{directory} {wrong}, so the host does not listen there; {way}, then start the host again"
         )
 
 
-def _not_private(found: os.stat_result) -> str | None:
+def not_private(found: os.stat_result) -> str | None:
+    """What is wrong with a directory for a socket; None if nothing is."""
     if not stat.S_ISDIR(found.st_mode):
         return "is a link" if stat.S_ISLNK(found.st_mode) else "is no directory"
     if found.st_uid != os.geteuid():

@@ -92,6 +92,22 @@ def owner(root: str | os.PathLike[str]) -> dict[str, Any] | None:
     return lock.holder(root, NAME) or {"pid": None, "host": None, "since": None}
 
 
+def lives(pid: int) -> bool:
+    """Does a process run on this machine, other than this one? One that has ended, and that nobody has waited for, does
+    not.
+    """
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            return pid != os.getpid() and stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    except (OSError, IndexError):
+        return pid != os.getpid()  # a system that tells it otherwise
+
+
 def process(holder: dict[str, Any]) -> str:
     """The process that ``owner`` names, in a sentence."""
     return "a process" if holder.get("pid") is None else f"process {holder['pid']}"

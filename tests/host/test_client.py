@@ -119,7 +119,7 @@ def test_an_owner_that_does_not_listen_is_named(tmp_path: Path) -> None:
     async def scenario() -> None:
         with (
             RootLock.acquire(tmp_path),
-            pytest.raises(HostUnreachable, match=rf"process {os.getpid()}\) does not listen"),
+            pytest.raises(HostUnreachable, match=rf"process {os.getpid()}\) holds .* does not serve yet"),
         ):
             async with connect(tmp_path, timeout=0.05):
                 pass
@@ -170,7 +170,7 @@ def test_a_socket_that_others_could_have_made_is_not_used(tmp_path: Path) -> Non
     async def scenario() -> None:
         async with FakeHost(tmp_path) as host:
             host.path.parent.chmod(0o755)
-            with pytest.raises(HostUnreachable, match="does not listen"):
+            with pytest.raises(HostUnreachable, match=r"is open to others \(mode 0755\), .* `chmod 700 "):
                 async with connect(tmp_path, timeout=0.05):
                     pass
             assert not host.peers
@@ -185,7 +185,7 @@ def test_what_is_no_welcome_is_no_host(tmp_path: Path, welcome: Json, monkeypatc
     async def scenario() -> None:
         async with FakeHost(tmp_path) as host:
             host.refusal = {**welcome, "message": ""}
-            with pytest.raises(HostUnreachable, match="does not listen"):
+            with pytest.raises(HostUnreachable, match="does not answer"):
                 async with connect(tmp_path, timeout=0.05):
                     pass
 

@@ -102,7 +102,8 @@ def test_a_directory_that_others_could_reach_is_refused(lock: RootLock, root: Pa
     directory = endpoint.directory_of(root)
     directory.mkdir(mode=0o755)
     with pytest.raises(
-        EndpointRefused, match=r"is open to others \(mode 0755\), so the host does not listen there; move"
+        EndpointRefused,
+        match=r"is open to others \(mode 0755\), so the host does not listen there; close it with `chmod 700 ",
     ):
         endpoint.prepare(lock, EPOCH)
     assert not endpoint.is_private(directory / "s.sock", root)

@@ -96,12 +96,12 @@ def test_a_host_that_is_stopped_by_a_signal_is_not_displaced_and_goes_on(
                 async with connect(root.path, timeout=0.3):
                     pass
             assert await find_host(root.path) is None
-            with pytest.raises(HostStartFailed, match=rf"process {pid} owns the root and does not answer; read"):
+            with pytest.raises(HostStartFailed, match=rf"\(process {pid}\) holds .* does not answer: "):
                 await ensure_host(root.path, app=APP, timeout=0.5)
             monkeypatch.setattr(hosting, "ensure_host", partial(ensure_host, timeout=0.5))
             ran = await asyncio.to_thread(command.here, "host", "start", "--app", APP, "--root", root.path)
             assert (ran.code, ran.out) == (2, "")
-            assert f"process {pid} owns the root and does not answer" in ran.err
+            assert f"(process {pid}) holds {root.path / 'host.lock'} and does not answer" in ran.err
             # Nobody was started, and whoever is started by hand finds the root taken.
             assert not (root.path / "host.log").exists()
             other = HostProcess(root.path)
