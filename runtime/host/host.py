@@ -124,13 +124,14 @@ class Host:
 
     # ------------------------------------------------------------ its life
 
-    async def serve(self) -> None:
-        """Takes the root, and serves it until ``shut_down``.
+    async def serve(self, lock: RootLock | None = None) -> None:
+        """Takes the root, unless that was done before, and serves it until ``shut_down``. Gives it back in any case.
 
         Raises HostRunning, EndpointRefused, JournalError; RootLost once it has ended for that; ShutdownLate where what
         ends it took too long: then something still runs, and the root is kept for as long as this process lives.
         """
-        lock = await asyncio.to_thread(RootLock.acquire, self._root)
+        if lock is None:
+            lock = await asyncio.to_thread(RootLock.acquire, self._root)
         try:
             await self._served(lock, endpoint.prepare(lock, self.host_epoch))
         except ShutdownLate:

@@ -14,7 +14,7 @@ from ..app.loading import load_app
 from ..errors import AppError, RuntimeFailure
 from ..lifecycle import log
 from .host import Host, ShutdownLate
-from .ownership import HostRunning
+from .ownership import HostRunning, RootLock
 
 #: Exit codes: it was stopped; it was, and something did not end; it could not begin; another host has the root.
 STOPPED: Final = 0
@@ -31,20 +31,23 @@ def main(root: str | os.PathLike[str], app: str | None = None, *, idle: float | 
     """Serves the root until it is stopped; gives the exit code. What goes wrong is one sentence on standard error.
 
     ``app``: the name of one, else whichever is configured. ``idle``: see Host. SIGTERM and SIGINT stop it; at a second
-    one it ends where it stands.
+    one it ends where it stands. The root is taken before the app is imported: one that hangs there is seen, and no
+    second process is started beside it.
     """
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     place = Path(root)
     try:
-        loaded, source = load_app(app, place, os.environ, Path.cwd())
-        return asyncio.run(_serve(Host(place, loaded, app_name=source.name, idle=idle)))
+        with RootLock.acquire(place) as lock:
+            log.info("process %d is the host of %s and loads its app", os.getpid(), lock.root)
+            loaded, source = load_app(app, place, os.environ, Path.cwd())
+            return asyncio.run(_serve(Host(place, loaded, app_name=source.name, idle=idle), lock))
     except HostRunning as error:
         return _said(error, TAKEN)
     except (AppError, RuntimeFailure, JournalError) as error:
         return _said(error, REFUSED)
 
 
-async def _serve(host: Host) -> int:
+async def _serve(host: Host, lock: RootLock | None = None) -> int:
     asked: list[int] = []
 
     def stop(number: int) -> None:
@@ -60,7 +63,7 @@ async def _serve(host: Host) -> int:
         # Not the loop's: what an app does there must not keep a second one from being heard.
         signal.signal(number, lambda given, _: stop(given))
     try:
-        await host.serve()
+        await host.serve(lock)
     except ShutdownLate as error:
         # What hangs, a thread perhaps, must not keep the process: the locks end with it.
         _leave(_said(error, LATE))

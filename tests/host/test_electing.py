@@ -271,6 +271,20 @@ def test_an_owner_that_never_answers_is_named_at_the_deadline(root: Path, candid
     play(scenario())
 
 
+def test_a_candidate_that_does_not_take_the_root_is_named_at_the_deadline(
+    root: Path, candidate: Elect, started: "list[subprocess.Popen[bytes]]"
+) -> None:
+    candidate("import time; time.sleep(600)")
+
+    async def scenario() -> None:
+        with pytest.raises(HostStartFailed) as failed:
+            await ensure_host(root, timeout=0.3)
+        [process] = started
+        assert f"process {process.pid} was started, and has not taken {root / 'host.lock'}; read" in str(failed.value)
+
+    play(scenario())
+
+
 def test_a_host_that_leaves_is_waited_for_and_followed_by_a_new_one(root: Path, candidate: Elect) -> None:
     candidate(CANDIDATE)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from maka.runtime.host import HostStartFailed, ensure_host
 from maka.runtime.host.ownership import owner
 from support.hosts import PATIENCE, TESTS, HostProcess, Root, a_root
 
@@ -125,3 +126,35 @@ def test_an_app_that_cannot_be_loaded_is_told_in_a_sentence(tmp_path: Path) -> N
         assert host.process.wait(PATIENCE) == 2
         assert "Traceback" not in host.said()
         assert "support.nothing_of_that_name" in host.said()
+
+
+def test_beside_a_host_whose_app_hangs_in_its_import_no_second_one_is_started(tmp_path: Path) -> None:
+    async def test(root: Root) -> None:
+        (root.path / "hanging.py").write_text("import time\ntime.sleep(600)\n")
+        host = HostProcess(root.path, app="hanging:app")
+        root.hosts.append(host)
+        pid = host.process.pid
+        while owner(root.path) is None:
+            assert host.process.poll() is None, host.said()
+            await asyncio.sleep(0.01)
+        for _ in range(2):
+            with pytest.raises(HostStartFailed, match=rf"\(process {pid}\) .* does not serve yet.*`kill {pid}`"):
+                await ensure_host(root.path, timeout=0.2)
+        # What is started writes a log.
+        assert not (root.path / "host.log").exists()
+        assert f"process {pid} is the host of {root.path} and loads its app" in host.said()
+        # As the sentence says.
+        host.process.send_signal(signal.SIGTERM)
+        host.process.wait(PATIENCE)
+        assert owner(root.path) is None
+
+    with a_root(tmp_path / "root") as root:
+        asyncio.run(test(root))
+
+
+def test_a_root_is_given_back_where_its_app_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from maka.runtime.host.process import main
+
+    monkeypatch.chdir(tmp_path)
+    assert main(tmp_path / "root", "support.nothing_of_that_name:app") == 2
+    assert owner(tmp_path / "root") is None
