@@ -4,7 +4,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
@@ -126,7 +126,9 @@ class Chat:
             await self._guarded(watch, self._submit(watch, *self._unsent))
         while True:
             if not self.typed.terminal:
-                await watch.until(lambda: watch.idle or watch.form is not None)
+                if watch.paused:
+                    self.console.say("a turn was handed over; the next line is said once that is finished", "dim")
+                await watch.until(lambda: (watch.idle and not watch.paused) or watch.form is not None)
             typed = await self.typed.line()
             if typed is None or typed.strip() == "/quit":
                 return
@@ -161,7 +163,7 @@ class Chat:
     async def _submit(self, watch: Watching, message_id: str, text: str) -> None:
         watch.waiting.add(message_id)
         try:
-            submitted = await watch.client.submit_message(self.session_id, text, message_id)
+            submitted = await watch.client.submit_message(self.session_id, text, message_id, self._placement)
         except HostError:
             watch.waiting.discard(message_id)
             self._unsent = None
@@ -172,6 +174,11 @@ class Chat:
         else:
             self._queued = max(self._queued, submitted["revision"])
             self.console.say(_WAITS[submitted["disposition"]], "dim")
+
+    @property
+    def _placement(self) -> Literal["current_turn", "next_turn"]:
+        """A line of a pipe steers nothing, whatever has become of the turn before it."""
+        return "current_turn" if self.typed.terminal else "next_turn"
 
     async def _queue(self, watch: Watching) -> None:
         # What was said last has to be in it.

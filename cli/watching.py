@@ -86,6 +86,11 @@ class Watching:
         #: What waits to be answered here.
         self.form: Form | None = None
         self._answered: set[str] = set()
+        #: The number of the newest event that was shown. Message that streams → the event behind which its text
+        #: stands; and text that is not due yet.
+        self._seen = 0
+        self._behind: dict[str, int] = {}
+        self._held: list[Json] = []
         self._changed = asyncio.Event()
         self._follower: asyncio.Task[None] | None = None
 
@@ -109,6 +114,11 @@ class Watching:
     def idle(self) -> bool:
         """Does nothing run, and is nothing about to?"""
         return self.current is None and not self.waiting and not self.snapshot["queue"]["followup"]
+
+    @property
+    def paused(self) -> bool:
+        """Was the newest turn handed over, and is it not finished yet?"""
+        return (self.snapshot["root_turn"] or {}).get("status") == "paused"
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Waits for that. Raises what ends the watching."""
@@ -193,13 +203,48 @@ class Watching:
             self.wake()
 
     async def _take(self, frame: "Frame") -> None:
+        if frame.type == "opened":
+            # All text is told again.
+            self._held.clear()
         if frame.snapshot is not None:
+            if frame.type == "projection" or not self.snapshot:
+                self._seen = max(self._seen, frame.snapshot["position"])
             self._look(frame.snapshot)
-        elif frame.delta is not None and self._shown(frame.delta) and self._live is not None:
-            self._live.piece(frame.delta)
+        elif frame.delta is not None:
+            await self._heard(frame.delta)
         elif frame.event is not None:
             event = await self.client.whole_event(self.session_id, frame.event)
             self._happened(event["type"], event["data"])
+            self._seen = max(self._seen, event["seq"])
+        self._show_due()
+
+    async def _heard(self, delta: Json) -> None:
+        """Text is told at once, and events once the disk has them. So it stands behind all events that the host had
+        when the first of its message was heard, and waits until they are shown.
+        """
+        if self._live is None or not self._shown(delta) or delta["turn_id"] in self.ended:
+            return
+        message_id = delta["message_id"]
+        if message_id not in self._behind:
+            self._behind[message_id] = await self._newest(delta["turn_id"])
+        self._held.append(delta)
+
+    async def _newest(self, turn_id: str) -> int:
+        """The number of the newest event that the host tells of the session; 0 where it refuses to say."""
+        with suppress(HostError):
+            # How a turn stands is told once all is on the disk, and a history holds what is there.
+            await self.client.query_turn(self.session_id, turn_id)
+            page = await self.client.history(self.session_id, limit=1)
+            return max((event["seq"] for event in page["events"]), default=0)
+        return 0
+
+    def _show_due(self) -> None:
+        held, self._held = self._held, []
+        for delta in held:
+            if self._behind[delta["message_id"]] <= self._seen and self._live is not None:
+                self._live.piece(delta)
+            else:
+                self._held.append(delta)
 
     def _look(self, snapshot: Json) -> None:
         self.snapshot = snapshot
@@ -215,8 +260,8 @@ class Watching:
             self._ask(self.form)
 
     def _happened(self, type_: str, data: Json) -> None:
-        if type_ == "turn/admitted" and data.get("message_id") is not None:
-            self.became[data["message_id"]] = data["turn_id"]
+        if type_ == "turn/admitted":
+            self._admitted(data)
         elif type_ in ("message/retracted", "turn/stop_requested"):
             self.retracted |= set(data.get("message_ids" if type_ == "message/retracted" else "retract") or ())
             self.waiting -= self.retracted
@@ -224,10 +269,25 @@ class Watching:
             self.waiting.discard(data["message_id"])
         elif type_ == "assistant/message":
             self.text[data["turn_id"]] = text_of(data["content"])
+            self._forget(lambda delta: bool(delta["message_id"] == data["message_id"]))
         if self._shown(data) and self._live is not None:
             self._live.event(type_, data)
         if type_ == "turn/end":
+            self._forget(lambda delta: bool(delta["turn_id"] == data["turn_id"]))
             self.begun({key: data[key] for key in ("turn_id", "run_id", "reason")} | {"status": "completed"})
+
+    def _forget(self, of: Callable[[Json], bool]) -> None:
+        """Text that waits and is told otherwise, or in no message."""
+        self._held = [delta for delta in self._held if not of(delta)]
+
+    def _admitted(self, data: Json) -> None:
+        turn_id = data["turn_id"]
+        if data.get("message_id") is not None:
+            self.became[data["message_id"]] = turn_id
+        # Its message is told next, and perhaps no projection before that: nobody may take the session for idle.
+        if self.current is None and turn_id not in self.ended:
+            self.runs.setdefault(turn_id, data["run_id"])
+            self.current = {"turn_id": turn_id, "run_id": data["run_id"], "status": "admitted"}
 
     def _shown(self, data: Json) -> bool:
         return self.turns is None or data.get("turn_id") in self.turns
