@@ -44,7 +44,7 @@ def start(
     first: queued messages, turns that were admitted or handed over. With --foreground this process is the host.
 
     Exit code: 0 it runs, 2 no app, or it could not start. With --foreground: 0 it was stopped, 1 it was and something
-    did not end in time, 2 no app, or the root cannot be used, 3 another host has the root.
+    did not end in time, 2 no app, or the root cannot be used, or not any more, 3 another host has the root.
     """
     import asyncio
 
@@ -66,7 +66,7 @@ def start(
 def status(context: typer.Context, as_json: Json = False, root: Root = None) -> int:
     """Say what the host of a root does.
 
-    Exit code: 0 it runs, 1 none does, or it does not answer.
+    Exit code: 0 it runs, 1 none does, or it does not answer, or this user cannot see whether one runs.
     """
     import asyncio
 
@@ -96,7 +96,8 @@ def stop(
 
     Turns that run are stopped, or with --handoff handed over; messages that are queued stay queued. Nothing is killed.
 
-    Exit code: 0 it has ended, or none ran, 1 it did not in time, or does not answer.
+    Exit code: 0 it has ended, or none ran, 1 it did not in time, or does not answer, or this user cannot see whether
+    one runs.
     """
     import asyncio
 
