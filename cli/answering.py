@@ -1,5 +1,6 @@
 """What a run asks a person → lines for a screen; what is typed there → the answer. No I/O."""
 
+import json
 from typing import Any, Final
 
 from .text import Painter, line
@@ -29,6 +30,13 @@ class Form:
         self._request: Json = row["request"]
         self._answers: list[str | None] = []
 
+    def offers(self, typed: str) -> bool:
+        """Is that one of the answers that are offered now? Another is perhaps not meant as one."""
+        if self.kind != "question":
+            return typed.strip().lower() in _DECISIONS
+        labels = self._labels()
+        return typed.strip() in [*map(str, range(1, len(labels) + 1)), *labels]
+
     def lines(self, paint: Painter) -> Lines:
         """What is asked now."""
         if self.kind != "question":
@@ -47,9 +55,9 @@ class Form:
         if self.kind == "question":
             return line(" / ".join(str(each.get("question")) for each in self._questions()), _ABOUT)
         if self.kind == "permission":
-            name, arguments = line(self._request.get("name"), 60), line(self._request.get("arguments"), _ABOUT)
+            name, arguments = line(self._request.get("name"), 60), _written(self._request.get("arguments"))
             return f"may `{name}` run with {arguments}? ({line(self._request.get('reason'), _ABOUT)})"
-        expansion, why = line(self._request.get("expansion"), _ABOUT), line(self._request.get("justification"), _ABOUT)
+        expansion, why = _written(self._request.get("expansion")), line(self._request.get("justification"), _ABOUT)
         return f"may it leave its sandbox for {expansion}? ({why})"
 
     def take(self, typed: str) -> Json | None:
@@ -62,12 +70,23 @@ class Form:
             return {"kind": _DECIDED[self.kind], "decision": decision}
         if not typed:
             raise Misfit("type the number of an option, or an answer in your own words")
-        labels = [option.get("label") for option in self._questions()[len(self._answers)].get("options") or ()]
-        numbered = typed.isascii() and typed.isdigit() and 0 < int(typed) <= len(labels)
+        labels = self._labels()
+        numbered = bool(labels) and typed.isascii() and typed.removeprefix("-").isdigit()
+        if numbered and not 0 < int(typed) <= len(labels):
+            raise Misfit(f"there is no option {typed}; type a number from 1 to {len(labels)}, or an answer in words")
         self._answers.append(labels[int(typed) - 1] if numbered else typed)
         if len(self._answers) < len(self._questions()):
             return None
         return {"kind": "question_answer", "answers": self._answers}
 
+    def _labels(self) -> list[Any]:
+        return [option.get("label") for option in self._questions()[len(self._answers)].get("options") or ()]
+
     def _questions(self) -> list[Json]:
         return list(self._request.get("questions") or ())
+
+
+def _written(arguments: object) -> str:
+    """As calls show theirs."""
+    shown = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return line(shown, _ABOUT)

@@ -25,9 +25,40 @@ def test_questions_are_asked_one_after_the_other() -> None:
     assert asked.summary() == "Which colour? / How many?"
 
 
-@pytest.mark.parametrize("typed", ["0", "3", "-1", "٣", "1.0"])
-def test_a_number_of_no_option_is_an_answer_in_words(typed: str) -> None:
+@pytest.mark.parametrize("typed", ["0", "3", "-1", "00"])
+def test_a_number_of_no_option_is_asked_again(typed: str) -> None:
+    asked = form("question", {"questions": QUESTIONS[:1]})
+    with pytest.raises(Misfit, match="from 1 to 2"):
+        asked.take(typed)
+    assert asked.take("2") == {"kind": "question_answer", "answers": ["Blue"]}
+
+
+@pytest.mark.parametrize("typed", ["٣", "1.0", "7 or 8"])
+def test_what_is_no_number_is_an_answer_in_words(typed: str) -> None:
     assert form("question", {"questions": QUESTIONS[:1]}).take(typed) == {"kind": "question_answer", "answers": [typed]}
+
+
+def test_where_nothing_is_offered_a_number_is_an_answer() -> None:
+    asked = form("question", {"questions": [{"id": "q", "question": "How many?"}]})
+    assert not asked.offers("7")
+    assert asked.take("7") == {"kind": "question_answer", "answers": ["7"]}
+
+
+def test_what_is_offered_is_known() -> None:
+    asked = form("question", {"questions": QUESTIONS})
+    offered = [typed for typed in ("1", " 2 ", "Red", "3", "0", "red wine", "") if asked.offers(typed)]
+    assert offered == ["1", " 2 ", "Red"]
+    asked.take("1")
+    assert asked.offers("Two")
+    asked = form("permission", {"call_id": "c", "name": "rm", "arguments": {}, "reason": "it removes"})
+    assert [typed for typed in ("y", "No", "Hello", "1", "") if asked.offers(typed)] == ["y", "No"]
+
+
+def test_what_a_call_or_a_boundary_is_about_is_written_as_a_call_is() -> None:
+    asked = form("permission", {"call_id": "c", "name": "rm", "arguments": {"path": "ä", "all": True}, "reason": "r"})
+    assert '`rm` run with {"path": "ä", "all": true}?' in asked.summary()
+    asked = form("sandbox_boundary", {"expansion": {"network": True}, "justification": "to fetch"})
+    assert 'sandbox for {"network": true}?' in asked.summary()
 
 
 def test_nothing_typed_answers_no_question() -> None:
