@@ -58,7 +58,7 @@ def start(
         hosting.refuse_without_app(app, root)
         return main(hosting.place(root), app, idle=seconds)
     with console.working("starting the host"):
-        answer = asyncio.run(hosting.started(root, app, seconds))
+        answer = asyncio.run(hosting.started(root, app, seconds, lambda said: console.say(said, "dim")))
     return give(console, answer, None if as_json else render.host_started)
 
 

@@ -2,16 +2,34 @@
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from ..runtime.app import find_app, load_app
-from ..runtime.host import HostUnreachable, Registration, absence, connect, ensure_host, find_host
+from ..runtime.host import (
+    HostError,
+    HostStartFailed,
+    HostUnreachable,
+    Registration,
+    absence,
+    connect,
+    ensure_host,
+)
 from ..runtime.host.absence import LOG
+from ..runtime.host.endpoint import read_registration
 from ..runtime.host.ownership import lives, owner
 from . import exits
 from .documents import Answer, Doc, place_of_config
 
+#: A sentence for whoever waits.
+Say = Callable[[str], None]
+
+#: Seconds for finding or starting a host, until it is ready.
+START: Final = 30.0
+#: Seconds after which whoever waits for a host is told why, and in which a host says it.
+_SOON: Final = 0.3
+_GLANCE: Final = 2.0
 #: Seconds in which a host that is alive shows it.
 _PATIENCE: Final = 5.0
 #: The part of the time for a handoff in which runs may come to a step.
@@ -33,20 +51,66 @@ def refuse_without_app(name: str | None, root: str | None) -> None:
         load_app(None, place_of_config(root), os.environ, Path.cwd())
 
 
-async def started(root: str | None, app: str | None, idle: float | None) -> Answer:
+async def started(root: str | None, app: str | None, idle: float | None, say: Say) -> Answer:
     """Of `host start`: the host that runs now, once it is ready. ``started``: it did not run before.
 
-    Raises AppError where there is none to start one with, and HostStartFailed.
+    Raises as ``ready``.
     """
     where = place(root)
-    found = await find_host(where)
-    if found is None and owner(where) is None:
-        refuse_without_app(app, root)
-    registered = await ensure_host(where, app=app, idle=idle)
-    async with connect(where, surface="cli", timeout=30.0) as client:
+    before = read_registration(where)
+    registered = await ready(root, app, idle, say, START)
+    async with connect(where, surface="cli") as client:
         status = await client.status()
-    doc = {"started": found is None or found.host_epoch != registered.host_epoch, **_registered(registered, status)}
+    doc = {"started": before is None or before.host_epoch != registered.host_epoch, **_registered(registered, status)}
     return Answer(doc, exits.DONE, None if doc["started"] else _other_app(doc, app))
+
+
+async def ready(root: str | None, app: str | None, idle: float | None, say: Say, seconds: float) -> Registration:
+    """The host of the root, once it is ready: found, started, or waited for where another one still ends, which ``say``
+    is told. All of it takes no longer than ``seconds``.
+
+    Raises AppError where there is none to start one with, HostStartFailed, HostUnreachable, HostError.
+    """
+    where, loop = place(root), asyncio.get_running_loop()
+    until = loop.time() + seconds
+    if owner(where) is None:
+        refuse_without_app(app, root)
+    electing = loop.create_task(ensure_host(where, app=app, idle=idle, timeout=max(round(seconds, 1), 1)))
+    why: str | None = None
+    try:
+        await asyncio.wait({electing}, timeout=_SOON)
+        if not electing.done() and (why := await ending(where)) is not None:
+            refuse_without_app(app, root)
+            say(f"{why}; the next one is started then")
+        registered = await electing
+    except HostStartFailed as error:
+        if why is None:
+            raise
+        why = await ending(where) or why
+        late = f"{why}, and has not ended for {seconds:g} s; wait for its end, or read {where / LOG}, then try again"
+        raise HostStartFailed(late) from error
+    finally:
+        electing.cancel()
+        await asyncio.gather(electing, return_exceptions=True)
+    if registered.state != "ready":
+        async with connect(where, surface="cli", timeout=max(until - loop.time(), 1.0)):
+            pass
+    return registered
+
+
+async def ending(where: Path) -> str | None:
+    """That the host there is ending, and what it waits for; None where none is, or it does not answer."""
+    try:
+        async with connect(where, surface="cli", wait_ready=False, reconnect=False, timeout=_GLANCE) as client:
+            status = await client.status() if client.state == "draining" else None
+    except (HostUnreachable, HostError):
+        return None
+    if status is None or status["state"] != "draining":
+        return None
+    turns = [f"turn {row['turn_id']} of session {row['session_id']}" for row in status["active"]]
+    more = f" and {len(turns) - 1} more" if len(turns) > 1 else ""
+    waits = f"the end of {turns[0]}{more}" if turns else "what it runs to be put away"
+    return f"the host of {where} (process {status['pid']}) is ending (draining) and waits for {waits}"
 
 
 def _registered(registered: Registration, status: Doc) -> Doc:

@@ -123,6 +123,7 @@ async def _run(
             return await with_host(
                 root,
                 app,
+                console,
                 lambda client: running.carried_out(client, order, console, person, quiet=quiet, told=told),
                 start=start,
             )
@@ -176,7 +177,7 @@ def chat(
     async def talk() -> int:
         async with Typed(sys.stdin) as typed:
             held = Chat(session or new_id(), console, typed, settings)
-            return await with_host(root, app, held.held, start=not no_start)
+            return await with_host(root, app, console, held.held, start=not no_start)
 
     return asyncio.run(talk())
 

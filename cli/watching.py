@@ -5,9 +5,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ..runtime.host import HostError, HostUnreachable, connect, ensure_host
+from ..runtime.host import HostError, HostUnreachable, connect
 from ..runtime.host.endpoint import read_registration
-from ..runtime.host.ownership import owner
 from . import hosting
 from .answering import Form, Misfit
 from .console import Console
@@ -29,26 +28,36 @@ _RUNS: Final = ("admitted", "created", "running", "waiting_for_user")
 
 
 async def with_host(
-    root: str | None, app: str | None, work: "Callable[[Client], Awaitable[T]]", *, start: bool = True
+    root: str | None,
+    app: str | None,
+    console: Console,
+    work: "Callable[[Client], Awaitable[T]]",
+    *,
+    start: bool = True,
 ) -> T:
     """What ``work`` gives over the host of the root, which is started where none runs, if ``start``.
 
     ``work`` begins again where its host has died and nobody has started another; so it asks by ids of its own.
     """
     place = hosting.place(root)
+    clock = asyncio.get_running_loop().time
+    until = clock() + hosting.START
     met = False
     for left in reversed(range(_STARTS)):
+        if start:
+            await hosting.ready(root, app, IDLE, lambda said: console.say(said, "dim"), max(until - clock(), 1.0))
         try:
             async with connect(place, surface="cli") as client:
                 met = True
                 return await work(client)
-        except HostUnreachable:
+        except HostUnreachable as error:
             # A host that has ended in order takes its registration away: somebody wanted it to end.
             if not start or not left or (met and read_registration(place) is None):
+                if not met and (why := await hosting.ending(place)) is not None:
+                    raise HostUnreachable(f"{why}; try again once it has ended") from error
                 raise
-        if owner(place) is None:
-            hosting.refuse_without_app(app, root)
-        await ensure_host(place, app=app, idle=IDLE)
+        if met:
+            until = clock() + hosting.START
     raise AssertionError("the last loss is raised")
 
 
