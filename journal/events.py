@@ -247,6 +247,17 @@ class SessionNote:
     text: str | None = None
 
 
+@event("context/compacted", ignorable=True)
+class ContextCompacted:
+    """From here on a model is given ``content``, a summary, in place of what stands before; what stands from event
+    ``kept_from`` on is given behind it.
+    """
+
+    TYPE: ClassVar[str]
+    content: Blocks
+    kept_from: int | None = None
+
+
 # ---------------------------------------------------------------- turns and steps
 
 

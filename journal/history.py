@@ -30,6 +30,8 @@ _OURS: Final = ("tool_call", "tool_result")
 #: Blocks whose ``text`` is text.
 _SAID: Final = ("text", "thinking")
 _ATTACHED: Final = ("name", "media_type", "ref", "bytes")
+#: Marks what a compaction says in place of what stood before.
+_SUMMARY: Final = "summary"
 _seq: Final = attrgetter("seq")
 
 #: By index of the call: content, is_error, state, and the event's seq.
@@ -164,6 +166,10 @@ class History:
         self._anchors: dict[str, list[int]] = {}
         self._tool_boundary = False
         self._requests = 0
+        # Turns before these places are a fork's parents', and hold nothing that a compaction could hide.
+        self._own = self._visible = 0
+        # Of this journal: what stands before this event is hidden by a compaction.
+        self._kept_from = 0
         # What is rendered: messages, and for each rendered turn how many there were before it and the last of them.
         self._rendered: list[JsonObject] = []
         self._before: list[tuple[int, JsonObject | None]] = []
@@ -219,7 +225,7 @@ class History:
         ``role`` is user, assistant, tool, note or gap; ``content`` holds blocks as in ``messages()``; ``mark`` says
         what the provider history makes of it: ``hidden`` (left out), ``unanswered``, ``interrupted``,
         ``outcome: <source>`` (what an unknown result turned out to be), ``duplicate result`` (left out), ``without
-        request``, ``from the admission``.
+        request``, ``from the admission``, ``summary`` (of what a compaction left out).
         """
         out: list[JsonObject] = []
         for turn in self._turns:
@@ -340,6 +346,7 @@ class History:
             self._sources.clear()
             self._roots.clear()
             self._anchors.clear()
+            self._own, self._kept_from = len(self._turns), 0
             self._tool_boundary = event.data.get("tool_boundary") == TOOL_BOUNDARY
 
     def _turn_start(self, event: Event) -> None:
@@ -445,7 +452,8 @@ class History:
         turn.sources[call.index] = data["source"]
         result = (content, data["is_error"], data["state"], event.seq)
         root = self._root(call.run_id)
-        if self._requests in (unknown.requests, self._claimed.get(root)):
+        compacted = (call.message_seq or call.call_seq or 0) < self._kept_from
+        if self._requests in (unknown.requests, self._claimed.get(root)) and not compacted:
             turn.results[call.index] = result
             self._forget(turn)
         else:
@@ -500,6 +508,31 @@ class History:
         if target not in self._sources:
             self._sources[target] = source
             self._roots[target] = self._root(source)
+
+    def _compacted(self, event: Event) -> None:
+        """The summary stands before what is kept; what is hidden already is not looked at again."""
+        kept = whole(event.data.get("kept_from"))
+        upto = event.seq if kept is None else min(kept, event.seq)
+        summary = _Item("user", event.seq, "", _neutral(event.data["content"]), mark=_SUMMARY)
+        home: tuple[_Turn, int] | None = None
+        if self._turns:
+            self._forget(self._turns[min(self._visible, len(self._turns) - 1)])
+        for place in range(self._visible, len(self._turns)):
+            turn = self._turns[place]
+            turn.given = None
+            for number, item in enumerate(turn.items):
+                if place < self._own or item.seq < upto or item.mark == _SUMMARY:
+                    item.hidden = True
+                elif home is None and not item.hidden:
+                    home = turn, number
+            if home is None:
+                self._visible = place
+        self._kept_from = max(self._kept_from, upto)
+        if home is None:
+            turn = self._turns[-1] if self._turns else self._begin("")
+            turn.add(summary)
+        else:
+            home[0].items.insert(home[1], summary)
 
     def _note(self, event: Event) -> None:
         data = event.data
@@ -658,6 +691,7 @@ def _entry(turn: _Turn, role: str, seq: int, content: list[JsonObject], mark: st
 _HANDLERS: Final = {
     "session/header": History._header,
     "session/note": History._note,
+    "context/compacted": History._compacted,
     "turn/start": History._turn_start,
     "turn/admitted": History._admission,
     "user/message": History._user,

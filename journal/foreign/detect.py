@@ -1,0 +1,52 @@
+"""Which tool wrote a file: told by the first line that holds an object, never by the name. No I/O of its own."""
+
+from itertools import islice
+from typing import Any, Final
+
+from ..source import Part, Source
+from .findings import Report
+from .lines import objects
+
+ZSTD: Final = b"\x28\xb5\x2f\xfd"
+#: Lines that are looked at, and bytes.
+_LINES: Final = 50
+_BYTES: Final = 8 << 20
+_CLAUDE_KEYS: Final = frozenset({"parentUuid", "sessionId", "leafUuid"})
+_CLAUDE_TYPES: Final = frozenset(
+    {
+        "user", "assistant", "summary", "system", "file-history-snapshot", "queue-operation", "progress", "attachment",
+        "permission-mode", "mode", "last-prompt", "custom-title", "ai-title", "agent-name", "pr-link", "started",
+    }
+)  # fmt: skip
+_CODEX_ITEMS: Final = frozenset({"event_msg", "response_item", "turn_context", "compacted"})
+
+
+def detect(source: Source) -> str | None:
+    """``claude-code``, ``codex``, ``dsh`` or ``pi``; ``maka`` for a journal, ``empty`` for a file without bytes; None:
+    it is none of these.
+    """
+    if source.size == 0:
+        return "empty"
+    if source.read(0, len(ZSTD)) == ZSTD:
+        return "dsh"
+    for line in islice(objects(Part(source, min(source.size, _BYTES)), Report()), _LINES):
+        if (format := _format_of(line.value)) is not None:
+            return format
+    return None
+
+
+def _format_of(value: dict[str, Any]) -> str | None:
+    type_ = value.get("type")
+    if type_ == "session/header" and "sum" in value:
+        return "maka"
+    if type_ == "session":
+        return "dsh" if value.get("version").__class__ is int and "createdAt" in value else "pi"
+    if type_ == "title" and not _CLAUDE_KEYS & value.keys():
+        return "pi"
+    if "timestamp" in value and "payload" in value and (type_ == "session_meta" or type_ in _CODEX_ITEMS):
+        return "codex"
+    if type_ is None and {"id", "timestamp"} <= value.keys() and ("instructions" in value or "git" in value):
+        return "codex"
+    if _CLAUDE_KEYS & value.keys() or (isinstance(type_, str) and type_ in _CLAUDE_TYPES):
+        return "claude-code"
+    return None
