@@ -14,6 +14,7 @@ from . import conversation, exits
 from .console import Console
 from .live import Live
 from .render import words
+from .running import ARCHIVED, archived
 from .text import line
 from .typed import Typed
 from .watching import Watching
@@ -83,6 +84,8 @@ class Chat:
             changed=self._look,
         ) as watch:
             if not self._greeted:
+                if watch.snapshot.get("session", {}).get("archived"):
+                    raise archived(self.session_id)
                 self._told |= set(watch.ended)
                 await self._greet(watch)
             self._taking = self._unsent is not None
@@ -139,7 +142,7 @@ class Chat:
         try:
             await taking
         except HostError as error:
-            self.console.say(str(error), "red")
+            self.console.say(str(archived(self.session_id) if error.code == ARCHIVED else error), "red")
         self._taking = False
         self._prompt(watch)
 

@@ -25,7 +25,7 @@ class Console:
         self.open = out is not None
         self.paint: text.Painter = text.paint if _coloured(out, environ) else text.plain
         self.paint_err: text.Painter = text.paint if _coloured(err, environ) else text.plain
-        self._patient = _terminal(err) and environ.get("TERM") != "dumb"
+        self._patient = is_terminal(err) and environ.get("TERM") != "dumb"
 
     def write(self, lines: list[str]) -> None:
         """Lines of text to standard output."""
@@ -148,7 +148,8 @@ def standard() -> Console:
     return Console(sys.stdout, sys.stderr, os.environ)
 
 
-def _terminal(stream: TextIO | None) -> bool:
+def is_terminal(stream: TextIO | None) -> bool:
+    """Does a person sit there? Of none, and of one that is closed, nobody does."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:
@@ -156,7 +157,7 @@ def _terminal(stream: TextIO | None) -> bool:
 
 
 def _coloured(stream: TextIO | None, environ: Mapping[str, str]) -> bool:
-    return _terminal(stream) and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+    return is_terminal(stream) and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
 def _encoded(shown: str, stream: TextIO | None) -> bytes:

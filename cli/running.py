@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _BUSY: Final = "session_busy"
+ARCHIVED: Final = "session_archived"
 
 
 @attrs.define(kw_only=True)
@@ -166,7 +167,15 @@ async def _said(watch: Watching, turn_id: str) -> str | None:
 
 def refusal_of(error: HostError, order: Order) -> HostError:
     """The refusal, with the way that this command has."""
+    if error.code == ARCHIVED:
+        return archived(order.session_id)
     if error.code != _BUSY or order.queue or order.text is None:
         return error
     way = "wait for its end, or give --queue to have this come next"
     return HostError(error.code, f"session {order.session_id} has a turn that runs; {way}")
+
+
+def archived(session_id: str) -> HostError:
+    """Of a session that takes no messages, with the commands for it."""
+    undo = f"`maka session archive {session_id} --undo` takes it back, and `maka session show {session_id}` reads it"
+    return HostError(ARCHIVED, f"session {session_id} is put away and takes no messages; {undo}")

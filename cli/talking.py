@@ -6,7 +6,7 @@ import typer
 
 from .app_command import AppName
 from .completion import session_ids
-from .console import Console
+from .console import Console, is_terminal
 from .journal import Json, Root, give
 from .parsing import WrongUsage
 
@@ -19,14 +19,15 @@ SessionId = Annotated[
     str | None,
     typer.Option(
         "--session",
-        metavar="ID",
-        help="The session that it is said to; a new one, in this directory, if not given.",
+        metavar="TARGET",
+        help="The session that it is said to, by its id or its path; a new one, in this directory, if not given.",
         autocompletion=session_ids,
     ),
 ]
 NoStart = Annotated[bool, typer.Option("--no-start", help="Start no host where none runs.")]
 Name = Annotated[str | None, typer.Option("--name", metavar="TEXT", help="The name of the new session.")]
 Model = Annotated[str | None, typer.Option("--model", metavar="NAME", help="The model of the new session.")]
+Backend = Annotated[str | None, typer.Option("--backend", metavar="NAME", help="The backend of the new session.")]
 Mode = Annotated[
     str | None,
     typer.Option(
@@ -44,6 +45,7 @@ def run(
     session: SessionId = None,
     name: Name = None,
     model: Model = None,
+    backend: Backend = None,
     permission_mode: Mode = None,
     max_steps: Annotated[
         str | None, typer.Option("--max-steps", metavar="N", help="The turn ends after so many steps.")
@@ -69,19 +71,18 @@ def run(
 
     console: Console = context.obj
     steps = _steps(context, max_steps)
-    settings = _settings(context, session, name=name, model=model, permission_mode=permission_mode)
+    settings = _settings(context, session, name=name, model=model, backend=backend, permission_mode=permission_mode)
     if queue and session is None:
         raise WrongUsage("--queue has a message come next in a session; name it by --session ID", ctx=context)
     if queue and steps is not None:
         raise WrongUsage("--max-steps is of a turn that begins now; it does not go with --queue", ctx=context)
     said, from_input = _text(context, text)
 
-    from ..runtime.ids import new_id
     from .running import Order
     from .signals import Interrupt
 
     order = Order(
-        session_id=session or new_id(),
+        session_id=_session_id(session, root),
         text=said,
         settings=settings,
         options={} if steps is None else {"max_steps": steps},
@@ -117,7 +118,7 @@ async def _run(
 
     signals.cancelled_by_signal(told)
     # Where nobody sits at a terminal nobody can be asked.
-    async with Typed(None if alone or not sys.stdout.isatty() else sys.stdin) as typed:
+    async with Typed(sys.stdin if not alone and is_terminal(sys.stdout) else None) as typed:
         person = typed if typed.terminal else None
         try:
             return await with_host(
@@ -149,6 +150,7 @@ def chat(
     session: SessionId = None,
     name: Name = None,
     model: Model = None,
+    backend: Backend = None,
     permission_mode: Mode = None,
     app: AppName = None,
     no_start: NoStart = False,
@@ -166,17 +168,18 @@ def chat(
     import asyncio
     import sys
 
-    from ..runtime.ids import new_id
     from .chatting import Chat
     from .typed import Typed
     from .watching import with_host
 
     console: Console = context.obj
-    settings = _settings(context, session, name=name, model=model, permission_mode=permission_mode)
+    settings = _settings(context, session, name=name, model=model, backend=backend, permission_mode=permission_mode)
+
+    session_id = _session_id(session, root)
 
     async def talk() -> int:
         async with Typed(sys.stdin) as typed:
-            held = Chat(session or new_id(), console, typed, settings)
+            held = Chat(session_id, console, typed, settings)
             return await with_host(root, app, console, held.held, start=not no_start)
 
     return asyncio.run(talk())
@@ -199,6 +202,35 @@ def _settings(context: typer.Context, session: str | None, **given: str | None) 
     return {"cwd": os.getcwd(), **{key: value for key, value in given.items() if value is not None}}
 
 
+def _session_id(target: str | None, root: str | None) -> str:
+    """Of the session that is meant, which is there; another's where none is. Raises SessionNotFound, Unclear."""
+    import os
+    from shlex import quote
+
+    from ..journal.errors import SessionNotFound
+    from ..journal.shapes import SESSION_ID
+    from ..runtime.ids import new_id
+    from . import hosting, resume
+    from .naming import Unclear
+
+    if target is None:
+        return new_id()
+    try:
+        found = resume.place_of(target, root)
+    except SessionNotFound:
+        if not SESSION_ID.fullmatch(target):
+            raise
+        there = "maka session list" + ("" if root is None else f" --root {quote(root)}")
+        what = f"there is no session {target} under {hosting.place(root)}; `{there}` shows those there are"
+        raise SessionNotFound(what, path=target) from None
+    if found.root is None:
+        way = f"go on with it by `maka session resume {quote(target)}`, or copy it to where a root has its sessions"
+        raise Unclear(f"{target} lies below no root, so no host runs it; {way}")
+    if os.path.realpath(found.root) != os.path.realpath(hosting.place(root)):
+        raise Unclear(f"{target} lies below another root; name that with `--root {quote(str(found.root))}`")
+    return found.session_id
+
+
 def _steps(context: typer.Context, typed: str | None) -> int | None:
     if typed is None:
         return None
@@ -213,7 +245,7 @@ def _text(context: typer.Context, text: str | None) -> tuple[str, bool]:
 
     if text not in (None, "-"):
         said, from_input = str(text), False
-    elif text is None and (sys.stdin is None or sys.stdin.isatty()):
+    elif sys.stdin is None or (text is None and is_terminal(sys.stdin)):
         raise WrongUsage("nothing is said: give a TEXT, or have it come from standard input", ctx=context)
     else:
         said, from_input = sys.stdin.read(), True

@@ -6,6 +6,8 @@ from collections import deque
 from contextlib import suppress
 from typing import Any, Final
 
+from .console import is_terminal
+
 _PIECE: Final = 64 * 1024
 
 
@@ -23,10 +25,7 @@ class Typed:
     @property
     def terminal(self) -> bool:
         """Does a person type there?"""
-        try:
-            return self._stream is not None and self._stream.isatty()
-        except ValueError:
-            return False
+        return is_terminal(self._stream)
 
     async def line(self) -> str | None:
         """The next line, without its end; None behind the last."""

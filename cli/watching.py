@@ -48,6 +48,8 @@ async def with_host(
             await hosting.ready(root, app, IDLE, lambda said: console.say(said, "dim"), max(until - clock(), 1.0))
         try:
             async with connect(place, surface="cli") as client:
+                if app is not None and not met:
+                    _warn_of_app((await client.status()).get("app"), app, console)
                 met = True
                 return await work(client)
         except HostUnreachable as error:
@@ -59,6 +61,12 @@ async def with_host(
         if met:
             until = clock() + hosting.START
     raise AssertionError("the last loss is raised")
+
+
+def _warn_of_app(runs: str | None, app: str, console: Console) -> None:
+    if runs not in (None, app):
+        way = "end that host with `maka host stop` first, where it is to be another"
+        console.say(f"the host that runs has the app {runs}, not {app}, and this goes on with {runs}; {way}", "yellow")
 
 
 class Watching:

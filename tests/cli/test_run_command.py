@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import maka
 from maka.cli import exits
 from maka.cli.signals import SIGNALS
+from maka.journal.reader import JOURNAL
 from support import documents
 from support.command import COMMAND, process
 from support.documents import HOST
@@ -223,6 +225,75 @@ def test_a_host_is_started_for_it(tmp_path: Path, maka_: Run) -> None:
     finally:
         assert maka_("host", "stop").code == 0
     assert maka_("host", "status").code == 1
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("words", ["run Hello", "chat"])
+def test_what_is_closed_is_neither_read_nor_written(maka_: Run, hosted: Hosted, words: str, closed: str) -> None:
+    shell = f'"$@" {words} {closed}'
+    ran = subprocess.run(
+        ["sh", "-c", shell, "-", *COMMAND], input=b"", capture_output=True, timeout=60, check=False
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert b"defect" not in ran.stderr
+    assert [row["turns"] for row in maka_("session", "list", "--json").json["sessions"]] == [int("run" in words)]
+
+
+def test_without_standard_input_there_is_nothing_to_say(maka_: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    ran = maka_("run", "-")
+    assert ran.code == 2
+    assert "nothing is said" in ran.err
+
+
+def test_a_session_is_named_as_other_commands_name_it(maka_: Run, hosted: Hosted, tmp_path: Path) -> None:
+    session = maka_("run", "Hello", "--json").json["session_id"]
+    path = hosted.root / "sessions" / session
+    assert maka_("run", "Again", "--session", path).out == "You said Again.\n"
+    assert maka_("run", "Again", "--session", path / JOURNAL).code == 0
+    ran = maka_("run", "x", "--session", path, "--root", tmp_path / "other")
+    assert ran.code == 2
+    assert ran.err == f"maka: {path} lies below another root; name that with `--root {hosted.root}`\n"
+    alone = shutil.copy(path / JOURNAL, tmp_path / "alone.jsonl")
+    ran = maka_("run", "x", "--session", alone)
+    assert ran.code == 2
+    assert f"`maka session resume {alone}`" in ran.err
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("command", [("run", "x"), ("chat",)])
+def test_one_that_is_not_there_or_is_put_away_is_told_with_the_command_that_helps(
+    maka_: Run, hosted: Hosted, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\n"))
+    ran = maka_(*command, "--session", "nobody")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        f"maka: there is no session nobody under {hosted.root}; `maka session list` shows those there are\n"
+    )
+    session = maka_("run", "Hello", "--json").json["session_id"]
+    maka_("session", "archive", session)
+    ran = maka_(*command, "--session", session)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"maka: session {session} is put away and takes no messages; ")
+    assert f"`maka session archive {session} --undo`" in ran.err
+
+
+def test_a_new_session_has_the_backend_that_is_named(maka_: Run, hosted: Hosted) -> None:
+    session = maka_("run", "Hello", "--backend", "s", "--json").json["session_id"]
+    assert maka.inspect(session, root=hosted.root).settings()["backend"] == "s"
+    ran = maka_("run", "Hello", "--backend", "other")
+    assert (ran.code, ran.out) == (2, "")
+    assert "no backend 'other' is registered (there are: s)" in ran.err
+    assert "--backend is of a new session" in maka_("run", "x", "--session", session, "--backend", "s").err
+
+
+def test_that_the_host_has_another_app_is_said(maka_: Run, hosted: Hosted) -> None:
+    ran = maka_("run", "Hello", "--app", "mine:app")
+    assert (ran.code, ran.out) == (0, "You said Hello.\n")
+    assert ran.err.splitlines()[0].startswith("the host that runs has the app spoken:app, not mine:app, and ")
+    assert "`maka host stop`" in ran.err
+    assert "spoken" not in maka_("run", "Hello", "--app", "spoken:app").err
 
 
 @pytest.mark.parametrize("command", [("run",), ("chat",), ("host", "start"), ("host", "stop"), ("session", "archive")])
