@@ -42,7 +42,8 @@ def _session(context: typer.Context) -> int:
 def list_(context: typer.Context, as_json: Json = False, root: Root = None) -> int:
     """List the sessions of a root, and which of their turns run now.
 
-    As the host of the root knows them, where one runs; else as `maka journal list` does.
+    As the host of the root knows them, where one runs; else as `maka journal list` does. Of a host that does not answer
+    it is said so, and what runs is left out.
     """
     import asyncio
 
@@ -50,8 +51,11 @@ def list_(context: typer.Context, as_json: Json = False, root: Root = None) -> i
 
     console: Console = context.obj
     with console.working("listing sessions"):
-        doc, place = asyncio.run(through.listed(root))
-    return given_list(console, doc, place, None if as_json else render.sessions)
+        doc, place, untold = asyncio.run(through.listed(root))
+    code = given_list(console, doc, place, None if as_json else render.sessions)
+    if untold is not None:
+        console.say(f"maka: {untold}", "yellow")
+    return code
 
 
 @session.command(cls=Command)

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..runtime.host import HostUnreachable, connect
-from ..runtime.host.ownership import owner
+from ..runtime.host import HostError, HostUnreachable, connect
+from ..runtime.host.ownership import owner, process
 from . import documents, exits, hosting
 from .documents import Answer, Doc
 
@@ -12,21 +12,35 @@ if TYPE_CHECKING:
     from ..journal.events import Recovery
     from ..runtime.host import Client
 
-#: Seconds in which a host that is alive shows it, before one does without.
+#: Seconds in which a host that is alive shows it, and before whoever only reads does without.
 _PATIENCE = 5.0
+_GLANCE = 2.0
 
 
-async def listed(root: str | None) -> tuple[Doc, Path]:
-    """Of `session list`, and the root: each row as of `journal list`, and with ``running``, the turns that run."""
+async def listed(root: str | None) -> tuple[Doc, Path, str | None]:
+    """Of `session list`, and the root: each row as of `journal list`, and with ``running``, the turns that run.
+
+    The host says what runs. Where it does not the journals are read without it: then ``running`` is None, and a
+    sentence says why.
+    """
     where = hosting.place(root)
     try:
-        async with connect(where, surface="cli", timeout=_PATIENCE, reconnect=False) as client:
-            return {"sessions": await client.list_sessions()}, where
-    except HostUnreachable:
-        if owner(where) is not None:
-            raise
+        async with connect(where, surface="cli", timeout=_GLANCE, wait_ready=False, reconnect=False) as client:
+            return {"sessions": await client.list_sessions()}, where, None
+    except (HostUnreachable, HostError) as error:
+        untold = _untold(where, error)
     doc, _ = documents.listing(root)
-    return {"sessions": [{**row, "running": []} for row in doc["sessions"]]}, where
+    running: list[str] | None = [] if untold is None else None
+    return {"sessions": [{**row, "running": running} for row in doc["sessions"]]}, where, untold
+
+
+def _untold(where: Path, error: HostUnreachable | HostError) -> str | None:
+    """Why it is not known what runs; None where no host is."""
+    held = owner(where)
+    if held is None:
+        return None
+    why = "does not answer" if isinstance(error, HostUnreachable) else f"tells nothing now ({error})"
+    return f"the host of {where} ({process(held)}) {why}, so what runs is not shown; the rest is from the journals"
 
 
 async def archived(root: Path | None, session_id: str, *, archived: bool) -> int | None:

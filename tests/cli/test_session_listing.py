@@ -1,5 +1,6 @@
 """`maka session list`, `show` and `archive`: the same with a host and without one, and what runs where one does."""
 
+import asyncio
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -8,8 +9,11 @@ from typing import Any
 import pytest
 
 import maka
+from maka.cli import through
+from maka.runtime.host import HostError
 from support.builder import Builder
 from support.command import COMMAND
+from support.fake_host import FakeHost, play
 from support.spoken import Hosted
 
 Run = Callable[..., Any]
@@ -86,7 +90,7 @@ def test_it_is_put_away_and_taken_back(maka_: Run, done: str, tmp_path: Path, ho
         if host:
             refused = maka_("run", "Hello", "--session", done)
             assert (refused.code, refused.out) == (2, "")
-            assert "archived" in refused.err
+            assert f"`maka session archive {done} --undo`" in refused.err
         doc = maka_("session", "archive", done, "--undo", "--json").json
         assert (doc["session_id"], doc["archived"]) == (done, False)
         assert maka.inspect(done, root=root).settings()["archived"] is False
@@ -97,14 +101,33 @@ def test_it_is_put_away_and_taken_back(maka_: Run, done: str, tmp_path: Path, ho
             manager.end()
 
 
-def test_a_host_that_does_not_answer_is_named(maka_: Run, hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
-    from maka.cli import through
-    from maka.runtime.host import HostUnreachable
+def test_beside_a_host_that_tells_nothing_the_journals_are_read(
+    maka_: Run, done: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(through, "_GLANCE", 0.2)
 
-    def silent(*_: object, **__: object) -> Any:
-        raise HostUnreachable("the host (process 1) does not answer")
+    def refused(_: object) -> None:
+        raise HostError("host_not_ready", "the host is recovering")
 
-    monkeypatch.setattr(through, "connect", silent)
-    ran = maka_("session", "list")
-    assert (ran.code, ran.out) == (2, "")
-    assert "does not answer" in ran.err
+    async def scenario() -> None:
+        async with FakeHost(tmp_path / "root") as host:
+            host.answers["session.list"] = refused
+            for why in ("tells nothing now (the host is recovering)", "does not answer"):
+                ran = await asyncio.to_thread(maka_, "session", "list", "--json")
+                assert ran.code == 0
+                [row] = ran.json["sessions"]
+                assert (row["session_id"], row["running"]) == (done, None)
+                [said] = ran.err.splitlines()
+                assert said.startswith(
+                    f"maka: the host of {tmp_path / 'root'} (process {host.pid}) {why}, so what runs"
+                )
+                assert (await asyncio.to_thread(maka_, "session", "list")).out.split("\n")[1].startswith("done  ")
+                assert (await asyncio.to_thread(maka_, "session", "show", done)).code == 0
+                host.silent = True
+            host.silent = False
+            host.say("draining")
+            host.answers["session.list"] = lambda _: {"sessions": [{**row, "running": ["t"]}], "next": None}
+            ran = await asyncio.to_thread(maka_, "session", "list", "--json")
+            assert (ran.code, ran.err, ran.json["sessions"][0]["running"]) == (0, "", ["t"])
+
+    play(scenario())
