@@ -159,8 +159,9 @@ def test_lines_of_a_pipe_steer_nothing_and_wait_for_the_end_of_what_came_before(
         async with FakeHost(tmp_path / "root") as host:
             host.snapshot = snapshot()
             host.answers["session.history"] = lambda _: {"events": [], "next": None}
+            host.answers["session.create"] = lambda asked: {"session_id": asked["session_id"], "revision": 0}
             host.answers["turn.message.submit"] = lambda _: {"disposition": "followup", "revision": 11}
-            chat = await asyncio.create_subprocess_exec(*COMMAND, "chat", "--session", "s", stdin=PIPE, stderr=PIPE)
+            chat = await asyncio.create_subprocess_exec(*COMMAND, "chat", stdin=PIPE, stderr=PIPE)
             talking = asyncio.ensure_future(chat.communicate(b"One\nTwo\n"))
             screen = Screen(host)
             for number, text in enumerate(("One", "Two"), 1):
