@@ -57,7 +57,7 @@ class _Call:
     step: int
     turn_id: str
     run_id: str
-    line: int
+    place: Place
     arguments: str
     #: Of its tool/call; of its result where there is none.
     seq: int | None = None
@@ -69,6 +69,7 @@ class _Thread:
     name: str
     header: JsonObject
     dispatches: bool
+    branch: bool
     ts: int
     #: Of the next event.
     seq: int = 0
@@ -91,7 +92,9 @@ class _Thread:
     answered: set[str] = attrs.Factory(set)
     messages: dict[int, int] = attrs.Factory(dict)
     ends: dict[str, int] = attrs.Factory(dict)
+    #: Of the open turn: its name, and where it began.
     key: str | None = None
+    opened: Place | None = None
 
 
 class Conversion:
@@ -118,6 +121,25 @@ class Conversion:
         _HANDLERS[type(record)](self, thread, record)
         yield from self._out(thread)
 
+    def finish(self) -> None:
+        """Reports what the file leaves open: calls without a result, turns without an end."""
+        for thread in self._threads.values():
+            if thread.branch:
+                continue  # whoever withdrew it has left it as it is
+            for call in [*thread.lost.values(), *thread.open]:
+                never = thread.dispatches and call.seq is None
+                what = "was never run" if never else "has no result, and nobody knows what came of it"
+                self._tell_of(
+                    "not_started" if never else "unknown_outcome",
+                    f"the call {call.call_id} of {call.name} {what}",
+                    call.place,
+                )
+            if thread.turn_id is not None and thread.opened is not None:
+                self._tell_of("open_turn", f"turn {thread.turn} has no end", thread.opened)
+
+    def _tell_of(self, code: str, message: str, place: Place, related: int | None = None) -> None:
+        self._report.add(code, message, place.line, place.offset, place.length, related=related)
+
     # ------------------------------------------------------------ threads
 
     def _begin(self, record: records.Begin) -> Iterator[Batch]:
@@ -139,7 +161,9 @@ class Conversion:
         if record.name:
             header["name"] = record.name
         ts = record.time if record.time is not None else 0 if parent is None else parent.ts
-        thread = _Thread(record.thread, header, record.dispatches, ts, model=record.model or "")
+        thread = _Thread(
+            record.thread, header, record.dispatches, record.kind == "branch", ts, model=record.model or ""
+        )
         thread.provider = record.provider or (parent.provider if parent else "")
         fork = child_of = None
         if parent is not None and record.kind == "branch" and record.after is not None:
@@ -191,8 +215,9 @@ class Conversion:
 
     # ------------------------------------------------------------ turns
 
-    def _open_turn(self, thread: _Thread, key: str | None) -> None:
+    def _open_turn(self, thread: _Thread, key: str | None, place: Place) -> None:
         self._turns += 1
+        thread.opened = place
         thread.turn += 1
         thread.turn_id, thread.run_id, thread.key = f"turn-{self._turns}", f"run-{self._turns}", key
         thread.step = 0
@@ -265,17 +290,15 @@ class Conversion:
     def _prompt(self, thread: _Thread, record: records.Prompt) -> None:
         if thread.turn_id is not None:
             self._end(thread, self._passed(thread))
-        self._open_turn(thread, record.turn)
+        self._open_turn(thread, record.turn, record.place)
         self._message(thread, record.content, record.message_id, record.source)
 
     def _said(self, thread: _Thread, record: records.Said) -> None:
-        self._tell(thread, record.content, record.message_id, record.source)
+        self._tell(thread, record, record.content, record.message_id, record.source)
 
-    def _tell(self, thread: _Thread, content: Blocks, message_id: str | None, source: str) -> None:
+    def _tell(self, thread: _Thread, record: Record, content: Blocks, message_id: str | None, source: str) -> None:
         if thread.turn_id is None:
-            self._open_turn(thread, None)
-            self._message(thread, content, message_id, "user")
-            return
+            self._open_turn(thread, None, record.place)
         draft = self._message_draft(thread, content, message_id, source)
         if thread.step_open and thread.open:
             thread.waiting.append(draft)
@@ -310,7 +333,7 @@ class Conversion:
 
     def _response(self, thread: _Thread, record: records.Response) -> None:
         if thread.turn_id is None:
-            self._open_turn(thread, None)
+            self._open_turn(thread, None, record.place)
         self._close_step(thread)
         thread.step += 1
         thread.step_open = True
@@ -345,10 +368,9 @@ class Conversion:
         thread.requested, thread.first_of_run = header, False
 
     def _call(self, thread: _Thread, call_id: str, name: str, arguments: str, record: Record) -> _Call:
-        turn_id, line = thread.turn_id, record.place.line
-        assert turn_id is not None
-        operation_id = self._id("operation")
-        return _Call(call_id, operation_id, name, thread.step, turn_id, thread.run_id, line, arguments)
+        assert thread.turn_id is not None
+        operation_id, turn_id = self._id("operation"), thread.turn_id
+        return _Call(call_id, operation_id, name, thread.step, turn_id, thread.run_id, record.place, arguments)
 
     def _dispatch(self, thread: _Thread, record: records.Dispatch) -> None:
         call = next((each for each in thread.open if each.call_id == record.call_id and each.seq is None), None)
@@ -389,13 +411,10 @@ class Conversion:
         else:
             self._note_result(record, "orphan_result", "stands nowhere before it")
             text = f"[A result without its call: {record.name or 'a tool'}, {record.call_id}]"
-            self._tell(thread, [*said(text), *record.content], None, "orphan_result")
+            self._tell(thread, record, [*said(text), *record.content], None, "orphan_result")
 
     def _note_result(self, record: records.Result, code: str, what: str) -> None:
-        place = record.place
-        self._report.add(
-            code, f"the call {record.call_id} of this result {what}", place.line, place.offset, place.length
-        )
+        self._tell_of(code, f"the call {record.call_id} of this result {what}", record.place)
 
     def _answer(
         self, thread: _Thread, call: _Call, state: str, content: Blocks, error: JsonObject | None = None
@@ -415,15 +434,8 @@ class Conversion:
         thread.open.remove(call)
 
     def _late(self, thread: _Thread, call: _Call, record: records.Result) -> None:
-        place = record.place
-        self._report.add(
-            "late_result",
-            f"the result of call {call.call_id} of line {call.line} stands behind what closed the call",
-            place.line,
-            place.offset,
-            place.length,
-            related=call.line,
-        )
+        said = f"the result of call {call.call_id} of line {call.place.line} stands behind what closed the call"
+        self._tell_of("late_result", said, record.place, call.place.line)
         data = {
             "turn_id": call.turn_id,
             "run_id": call.run_id,

@@ -43,6 +43,7 @@ CODES: Final[dict[str, Code]] = {
     "unrecorded_span": Code("warning", "something happened there that the tool did not record"),
     "hosted_tool": Code("info", "an export leaves it out: only its provider can run it"),
     "older_generation": Code("info", "nothing to do; it is the original that a migration left"),
+    "rewritten": Code("warning", "nothing to do; what was imported before stays beside it"),
     "unknown_lines": Code("info", _KEPT),
     "no_conversation": Code("info", "it is a helper's own file; import the session that it belongs to"),
     "empty_file": Code("info", "nothing to import; it may just be being created"),

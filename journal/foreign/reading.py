@@ -44,6 +44,7 @@ def batches(source: Source, format: str, report: Report, name: str) -> Iterator[
     conversion = Conversion(format, report)
     for record in READERS[format](source, report, name):
         yield from conversion.feed(record)
+    conversion.finish()
 
 
 def fold(source: Source, format: str, name: str, *, histories: bool = False) -> tuple[Report, dict[str, Thread]]:
