@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from . import answering
 from .text import Painter, line, paragraph
+from .under_way import ASKING, WORDS
 
 Lines = list[str]
 
@@ -18,6 +20,7 @@ _STATE_STYLE: Final = {
     "cancelled": "yellow",
     "unknown": "yellow",
     "not_started": "yellow",
+    "not answered": "yellow",
 }
 
 #: Where the outcome of a call came from whose result was unknown.
@@ -37,24 +40,51 @@ _MARKS: Final = {
     "duplicate result": "a second result of one call; a model does not see it",
     "without request": "a result that no call asked for; a model reads it as text",
     "from the admission": "restored from the admission",
+    "under way": "it is being written",
 }
+#: What a person is told in place of the result of a question whose answer no model was given.
+_UNANSWERED: Final = "The turn ended before the model was given an answer to this question."
 
 
 def render(doc: Mapping[str, Any], paint: Painter) -> Lines:
     """The answer of `show`: entries `{role, seq, turn_id, content, mark?}` in the order of the conversation.
 
-    `turns`, where they are given, say how each turn stands: `{turn_id, turn, status, goes_on_from?}`.
+    `turns`, where they are given, say how each turn stands: `{turn_id, turn, status, goes_on_from?}`; `asked` is what
+    waits for an answer, and `words` name the session in commands.
     """
     out: Lines = []
     turn: object = None
+    asking: set[tuple[str, str]] = set()
     standing = {line(row.get("turn_id")): row for row in doc.get("turns", ())}
     entries = doc.get("entries")
     for entry in entries if isinstance(entries, list) else []:
         if entry.get("turn_id") != turn:
             turn = entry.get("turn_id")
             out += ["", paint(_heading(turn, standing.get(line(turn))), "dim")] if turn else []
-        out += _said(entry.get("role"), entry.get("content"), paint, seq=entry.get("seq"), mark=entry.get("mark"))
+        content = entry.get("content")
+        if isinstance(content, list):
+            content = [_of_question(block, str(turn), asking) for block in content]
+        out += _said(entry.get("role"), content, paint, seq=entry.get("seq"), mark=entry.get("mark"))
+    for row in doc.get("asked", ()):
+        out += ["", paint(f"? {answering.Form(row).summary()}", "yellow")]
+    if doc.get("asked"):
+        out.append(f"  answer it with `maka chat --session {doc.get('words')}`")
     return out[1:]
+
+
+def _of_question(block: Any, turn_id: str, asking: set[tuple[str, str]]) -> Any:
+    """The block, or if it is the unknown result of a question, that it was not answered: nothing may have happened.
+
+    ``asking``: turn and call of the questions so far.
+    """
+    if not isinstance(block, Mapping):
+        return block
+    call = (turn_id, str(block.get("call_id")))
+    if block.get("kind") == "tool_call" and block.get("name") == ASKING:
+        asking.add(call)
+    if block.get("kind") == "tool_result" and block.get("state") == "unknown" and call in asking:
+        return {**block, "state": "not answered", "content": [{"kind": "text", "text": _UNANSWERED}]}
+    return block
 
 
 def _heading(turn_id: object, turn: Mapping[str, Any] | None) -> str:
@@ -115,6 +145,9 @@ def call(block: Mapping[str, Any], paint: Painter) -> str:
 def result(block: Mapping[str, Any], paint: Painter) -> Lines:
     """What came of a call, `{call_id, state, content}`, shortened."""
     state = line(block.get("state"), 20)
+    if state in WORDS:
+        still = "still running" if state == "running" else WORDS[state]
+        return [f"{paint('… ' + still, 'cyan')}  {paint(line(block.get('call_id'), 60), 'dim')}"]
     out = [f"{paint('← ' + state, _STATE_STYLE.get(state, 'bold'))}  {paint(line(block.get('call_id'), 60), 'dim')}"]
     rows: Lines = []
     kept: Lines = []

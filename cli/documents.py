@@ -37,8 +37,20 @@ def inspection(target: str, root: str | None, events: bool) -> Answer:
 
     session = survey(target, root)
     doc = session.to_json(events=events)
+    doc["live"] = _live(session)
     doc["next"] = _next(session, doc, words_of(target, root, None))
     return Answer(doc, exits.OF_VERDICT[doc["verdict"]])
+
+
+def _live(session: "Session") -> Doc | None:
+    """What a writer that lives has under way; None where none does."""
+    from ..repair.plan import appended_json
+    from ..repair.session import writer_of
+    from . import under_way
+
+    if writer_of(session.path) is None:
+        return None
+    return under_way.live(appended_json(session.pending), session.asked(), session.turns())
 
 
 def next_steps(target: str, root: str | None, app: str | None = None) -> "list[Step]":
@@ -90,11 +102,14 @@ def _next(session: "Session", doc: Doc, words: "Words") -> "list[Step]":
 def conversation(target: str, root: str | None, *, for_people: bool) -> Answer:
     """Of `show`: the provider history, or for people everything that was said and done. Raises SessionNotFound."""
     from ..repair.session import survey
+    from . import onward, under_way
 
     session = survey(target, root)
     refusal = first_refusal(session.path, session.findings)
     if for_people:
+        head = -1 if session.head is None else session.head.seq
         doc: Doc = {"entries": session.history().annotated(), "turns": _with_sources(session)}
+        doc = {**under_way.conversation(doc, _live(session), head), "words": onward.words_of(target, root)}
     else:
         doc = {"messages": session.messages()}
     return Answer(doc, exits.OF_READING[session.verdict], refusal)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from shlex import quote
 from typing import Any, Final
 
+from . import under_way
 from .conversation import OUTCOME_SOURCE
 from .text import Painter, columns, count, line, moment, shorten_ids, size, table
 
@@ -31,6 +32,7 @@ VERDICT_STYLE: Final = {
     "unsupported": "magenta",
     "unreadable": "alarm",
     "unchecked": "dim",
+    "in use": "cyan",
 }
 
 VERDICT_MEANING: Final = {
@@ -40,6 +42,7 @@ VERDICT_MEANING: Final = {
     "damaged": "bytes or relations are wrong; a repair needs --salvage",
     "unsupported": "written by a newer or an extended version; nothing is written here",
     "unreadable": "no event can be read",
+    "in use": "a writer is at work; what is open is under way, and no repair is due",
 }
 
 #: What a person has marked a session with, as words.
@@ -88,12 +91,17 @@ STATE_STYLE: Final = {
     "pending": "cyan",
     "claimed": "cyan",
     "active": "cyan",
+    "running": "cyan",
+    "runs": "cyan",
+    "waits": "yellow",
+    "about": "cyan",
 }
 
 
 def inspection(doc: Doc, paint: Painter, *, words: str | None = None) -> Lines:
     """The answer of `inspect`. ``words``: the session as commands are to name it, by itself by its path."""
     words = words or quote(line(doc.get("path") or "TARGET"))
+    doc = under_way.inspection(doc)
     out = _facts(doc, paint)
     out += _findings(doc, paint, words)
     for title, key, head, rows, right in _SECTIONS:
@@ -139,8 +147,6 @@ def _facts(doc: Doc, paint: Painter) -> Lines:
     head = _object(doc.get("head"))
     writer = _object(doc.get("writer"))
     meaning = VERDICT_MEANING.get(verdict)
-    if writer and verdict == "interrupted":
-        meaning = "a writer is at work, or stopped in the middle; see `writer` below"
     rows = [
         ["session", line(doc.get("session_id"))],
         ["path", line(doc.get("path"))],
@@ -167,7 +173,7 @@ def _facts(doc: Doc, paint: Painter) -> Lines:
     if writer:
         who = f"pid {line(writer.get('pid'))} on {line(writer.get('host'), 60)}, since {moment(writer.get('since'))}"
         who = who if writer.get("pid") is not None else "somebody who left no name"
-        rows.append(["writer", f"{who} (a hint); as long as it lives, what is open is its work and no repair is due"])
+        rows.append(["writer", f"{who} (a hint)"])
 
     def style(column: int, cell: str) -> str:
         if column == 0:
@@ -287,7 +293,7 @@ def _stands(call: Doc) -> str:
     """`ok`, or `unknown → ok (stated by a person)`."""
     state = line(call.get("state"), 20)
     if call.get("outcome") is None:
-        return state
+        return "not answered" if state == "unknown" and call.get("name") == under_way.ASKING else state
     source = str(call.get("outcome_source"))
     said = OUTCOME_SOURCE.get(source)
     return f"{state} → {line(call['outcome'], 20)}" + (f" ({said})" if said else "")

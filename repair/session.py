@@ -21,6 +21,7 @@ from ..journal.reader import JOURNAL, open_source, read, read_source, resolve
 from ..journal.scan import Consumer, Mark, ScanResult, scan
 from ..journal.source import BytesSource, Part
 from ..journal.state import State
+from ..journal.views.interactions import pending_row
 from .apply import RepairReport, carry_out, examine, home_of, name_of, prepare, repair_locked, report
 from .closers import plan_closers
 from .plan import Diagnosis, appended_json, head_after, judge, pending_events, plan_repair, undamaged
@@ -78,6 +79,7 @@ class Session:
         self._state = diagnosis.state
         closers = self._closers()
         self._before = None if loaded or not closers else _Facts.of(self._state)
+        self._asked = [pending_row(item) for item in self._state.interactions.pending.values()]
         for event in closers:
             self._state.apply(event)
 
@@ -183,6 +185,12 @@ class Session:
     def interactions(self) -> list[JsonObject]:
         """``[{interaction_id, kind, status, outcome?}]``."""
         return self._facts.interactions
+
+    def asked(self) -> list[JsonObject]:
+        """The interactions that wait for an outcome on disk, oldest first: ``[{interaction_id, kind, status, turn_id,
+        run_id, request, revision}]``. Without their writer none of them is answered any more.
+        """
+        return self._asked
 
     def queue(self) -> JsonObject:
         """``{steering: […], followup: […]}``."""

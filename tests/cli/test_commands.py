@@ -80,7 +80,7 @@ CODES: dict[str, tuple[Make, str, tuple[int, int, int, int, int, int]]] = {
 INSPECTED = {
     "session_id", "path", "format", "verdict", "events", "bytes", "head", "header", "settings", "writer", "findings",
     "turns", "runs", "executions", "continuations", "handoffs", "interactions", "queue", "plans", "usage", "pending",
-    "next",
+    "next", "live",
 }  # fmt: skip
 REPAIRED = {"session_id", "path", "dry_run", "verdict_before", "verdict_after", "set_aside", "appended"}
 VERIFIED = {"session_id", "path", "verdict", "events", "head", "unverified", "findings"}

@@ -116,7 +116,7 @@ def shown(doc: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     "fact",
     [
-        "interrupted  a writer is at work, or stopped in the middle",
+        "interrupted  a writer stopped in the middle; a repair only appends",
         "12 events, 4.2 KiB, head 11 " + "ab" * 16,
         "pid 7 on here, since 2026-09-21 14:13:20Z",
         "turn t1 has no turn/end",
