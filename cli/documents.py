@@ -5,7 +5,7 @@ A journal that cannot even be opened still gets its document, with the verdict `
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from .onward import Step, Words
 
 Doc = dict[str, Any]
+
+#: Bytes of a journal in which its first message is looked for, and columns of it that are shown.
+_HEAD: Final = 8 * 1024
+_TITLE: Final = 40
 
 
 @attrs.frozen
@@ -209,11 +213,33 @@ def _extends(path: Path, head: str, found: list[int]) -> str | None:
 
 
 def listing(root: str | None) -> tuple[Doc, Path]:
-    """Of `list`, and the root that was looked at."""
+    """Of `list`, and the root that was looked at. A row has ``title`` too: the first words that were said in it."""
     from ..journal.store import FileStore
 
     store = FileStore(root)
-    return {"sessions": [_checked(store.path(row["session_id"]), row) for row in store.list()]}, store.root
+    rows = [_checked(store.path(row["session_id"]), row)[0] for row in store.list()]
+    return {"sessions": rows}, store.root
+
+
+def under_way_in(root: Path, rows: Iterable[Doc] | None, *, none_runs: bool) -> list[Doc]:
+    """Rows as of `list`, and in each ``running`` and ``waiting``: the turns that run, and those that wait for a person.
+
+    ``rows`` are the host's, which knows these; without them a writer that lives is believed as far as its journal
+    tells, and where that does not both are None, unless there is no host, ``none_runs``.
+    """
+    from ..journal.store import FileStore
+
+    store, out = FileStore(root), []
+    for row in store.list() if rows is None else rows:
+        told, live = _checked(store.path(row["session_id"]), row)
+        if "running" not in row:
+            turns = [] if live is None else live["turns"]
+            waiting = [turn["turn_id"] for turn in turns if turn["status"] == "waiting_for_user"]
+            tells = live is not None or none_runs
+            told["running"] = [turn["turn_id"] for turn in turns] if tells else None
+            told["waiting"] = waiting if tells else None
+        out.append({"waiting": [], **told})
+    return out
 
 
 def application(name: str | None, root: str | None) -> Doc:
@@ -252,21 +278,42 @@ def application(name: str | None, root: str | None) -> Doc:
     }
 
 
-def _checked(path: Path, row: Doc) -> Doc:
-    """The row with its verdict and the work that waits, where what a listing looks at is all of the file."""
+def _checked(path: Path, row: Doc) -> tuple[Doc, Doc | None]:
+    """The row with its verdict and the work that waits, where what a listing looks at is all of the file; and what a
+    writer that lives has under way.
+    """
     from ..journal.listing import TAIL
     from ..repair.session import survey
     from . import onward
 
+    live = None
     try:
+        with open(path, "rb") as file:
+            row = {**row, "title": first_words(file.read(_HEAD))}
         if row["verdict"] == "unchecked" and path.stat().st_size <= TAIL:
             session = survey(path)
             waits = onward.waiting(session.handoffs(), session.turns()) is not None
             active = any((plan["execution"] or {}).get("status") == "active" for plan in session.plans())
-            return {**row, "verdict": session.verdict, "active_plan": active, "pending_handoff": waits}
+            live = _live(session)
+            queued = sum(map(len, session.queue().values())) if row["queued"] is None else row["queued"]
+            row = {**row, "verdict": session.verdict, "active_plan": active, "pending_handoff": waits, "queued": queued}
     except (OSError, SessionNotFound):
         pass  # gone since it was listed, or no longer to be looked at
-    return row
+    return {"title": None, **row}, live
+
+
+def first_words(head: bytes) -> str | None:
+    """The text of the first message of a session, shortened, of the beginning of its journal; None: it is not there."""
+    from ..journal.codec import decode
+    from .render import words
+    from .text import line
+
+    for raw in head.split(b"\n")[:-1]:
+        event = decode(raw.removesuffix(b"\r")) if b'"user/message"' in raw else None
+        if event is not None and event.type == "user/message":
+            said = words(event.data["content"]).split()
+            return line(" ".join(said), _TITLE) if said else None
+    return None
 
 
 def first_refusal(path: Path, findings: Iterable[Finding]) -> str | None:

@@ -50,6 +50,7 @@ _MARKS: Final = {"archived": "archived", "flagged": "flagged", "has_unread": "un
 
 #: What else of a row of a listing is worth a mark: work that waits in the session.
 _WORK: Final = {"pending_handoff": "pending handoff", "active_plan": "active plan"}
+_AT_WORK: Final = {"waits": "waits for an answer", "runs": "running"}
 
 #: How a handoff stands → what can be done about it.
 _OF_HANDOFF: Final = {
@@ -463,9 +464,19 @@ def verification(doc: Doc, paint: Painter, *, words: str | None = None) -> Lines
 
 
 def sessions(doc: Doc, paint: Painter) -> Lines:
-    """The answer of `session list`: that of `list`, and what runs."""
-    rows = [{**row, "runs": bool(row.get("running"))} for row in _rows(doc, "sessions")]
-    return listing({"sessions": rows}, paint, {"runs": "running", **_WORK})
+    """The answer of `session list`: that of `list`, and what runs or waits."""
+    return listing({"sessions": [_at_work(row) for row in _rows(doc, "sessions")]}, paint, {**_AT_WORK, **_WORK})
+
+
+def _at_work(row: Doc) -> Doc:
+    runs = bool(row.get("running"))
+    cut_off = row.get("verdict") in ("unchecked", "interrupted", "torn")
+    return {
+        **row,
+        "waits": bool(row.get("waiting")),
+        "runs": runs and not row.get("waiting"),
+        "verdict": "in use" if runs and cut_off else row.get("verdict"),
+    }
 
 
 def listing(doc: Doc, paint: Painter, work: Mapping[str, str] = _WORK) -> Lines:
@@ -476,8 +487,8 @@ def listing(doc: Doc, paint: Painter, work: Mapping[str, str] = _WORK) -> Lines:
             line(row.get("verdict")),
             _optional(row.get("turns")),
             moment(row.get("last_activity")),
-            _marks(row, {**_MARKS, **work}),
-            _name(row),
+            ", ".join(filter(None, [_marks(row, {**_MARKS, **work}), _waiting(row)])),
+            _name(row) or _title(row),
         ]
         for row in _rows(doc, "sessions")
     ]
@@ -490,6 +501,15 @@ def listing(doc: Doc, paint: Painter, work: Mapping[str, str] = _WORK) -> Lines:
 
     shown = [head[i] for i in kept]
     return table(body, paint, head=shown, styles=style, right=frozenset({2}), indent="") if rows else []
+
+
+def _waiting(row: Doc) -> str:
+    """How many messages wait in its queue."""
+    return f"{row['queued']} queued" if _int(row.get("queued")) and row["queued"] else ""
+
+
+def _title(row: Doc) -> str:
+    return f"“{line(row['title'], 60)}”" if row.get("title") else ""
 
 
 # ---------------------------------------------------------------- app
@@ -556,18 +576,27 @@ def host_started(doc: Doc, paint: Painter) -> Lines:
 
 def host_status(doc: Doc, paint: Painter) -> Lines:
     """The answer of `host status`, of a host that answers."""
-    out = _host(doc, paint)
     found = _object(doc.get("sessions"))
+    # Whoever asks is one of them.
+    others = max(_number(doc.get("connections")) - 1, 0)
     counted = [
         ["up for", f"{_number(doc.get('uptime')):,} s"],
-        ["clients", _optional(doc.get("connections"))],
+        ["other clients", str(others)],
         ["sessions recovered", _optional(found.get("recovered"))],
     ]
-    out += table(counted, paint, styles=_label, indent="")
+    out = _host(doc, paint, counted)
     active, failed = _rows(doc, "active"), _rows(found, "failed")
     if active:
-        rows = [[line(row.get(key), 40) for key in ("session_id", "turn_id", "run_id")] for row in active]
-        out += ["", paint("runs", "bold"), *table(rows, paint, head=["session", "turn", "run"])]
+        rows = [
+            [
+                *(line(row.get(key), 40) for key in ("session_id", "turn_id")),
+                "waits for an answer" if row.get("waiting") else "runs",
+                _optional(row.get("queued")),
+            ]
+            for row in active
+        ]
+        head = ["session", "turn", "status", "queued"]
+        out += ["", paint("turns", "bold"), *table(rows, paint, head=head, right=frozenset({3}))]
     if failed:
         rows = [[line(row.get("session_id"), 128), line(row.get("message"), 300)] for row in failed]
         out += ["", paint("could not be recovered", "bold"), *table(rows, paint)]
@@ -579,11 +608,11 @@ def host_stopped(doc: Doc, paint: Painter) -> Lines:
     return [f"the host (process {_optional(doc.get('pid'))}) has ended"] if doc.get("stopped") else []
 
 
-def _host(doc: Doc, paint: Painter) -> Lines:
+def _host(doc: Doc, paint: Painter, more: Sequence[list[str]] = ()) -> Lines:
     rows = [[key.replace("_", " "), line(doc[key], 200)] for key in _OF_HOST if doc.get(key) is not None]
     if doc.get("started_at") is not None:
         rows.append(["since", moment(doc["started_at"])])
-    return table(rows, paint, styles=_label, indent="")
+    return table([*rows, *more], paint, styles=_label, indent="")
 
 
 _OF_HOST: Final = ("root", "state", "pid", "app", "version", "endpoint")

@@ -43,7 +43,7 @@ def list_(context: typer.Context, as_json: Json = False, root: Root = None) -> i
     """List the sessions of a root, and which of their turns run now.
 
     As the host of the root knows them, where one runs; else as `maka journal list` does. Of a host that does not answer
-    it is said so, and what runs is left out.
+    it is said so. A session without a name is shown with its first words.
     """
     import asyncio
 
@@ -265,7 +265,7 @@ async def _resume_there(
 ) -> "Answer":
     """The same by the host that has the session open, which has an app of its own."""
     from ..runtime.host import connect
-    from . import continuation, documents, naming, running, through
+    from . import continuation, documents, naming, onward, running, through
     from . import resume as work
 
     console: Console = context.obj
@@ -283,7 +283,8 @@ async def _resume_there(
         if not again and (refused := work.unasked(answer)) is not None:
             return refused
         resume = {key: said[key] for key in ("source_run_id", "high_water")} | {"rerun": rerun}
-        order = running.Order(session_id=place.session_id, text=None, resume=resume)
+        named = onward.words_of(target, root)
+        order = running.Order(session_id=place.session_id, words=named, text=None, resume=resume)
         done = await running.carried_out(client, order, console, None, quiet=as_json, told=told)
     return documents.Answer({**answer.doc, "turn": done.doc["turn"]}, done.code)
 

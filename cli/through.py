@@ -1,5 +1,6 @@
 """Sessions through the host of their root: listed, put away, gone on with. Gives documents."""
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,29 +19,33 @@ _GLANCE = 2.0
 
 
 async def listed(root: str | None) -> tuple[Doc, Path, str | None]:
-    """Of `session list`, and the root: each row as of `journal list`, and with ``running``, the turns that run.
+    """Of `session list`, and the root: each row as of `journal list`, with ``running`` and ``waiting``, the turns that
+    run and those that wait for a person.
 
-    The host says what runs. Where it does not the journals are read without it: then ``running`` is None, and a
-    sentence says why.
+    The host says what runs. Where it does not the journals are read without it, and a sentence says why: where they do
+    not tell either, both are None.
     """
     where = hosting.place(root)
+    untold, rows = None, None
     try:
-        async with connect(where, surface="cli", timeout=_GLANCE, wait_ready=False, reconnect=False) as client:
-            return {"sessions": await client.list_sessions()}, where, None
-    except (HostUnreachable, HostError) as error:
+        async with (
+            asyncio.timeout(_GLANCE),
+            connect(where, surface="cli", timeout=_GLANCE, wait_ready=False, reconnect=False) as client,
+        ):
+            rows = await client.list_sessions()
+    except (HostUnreachable, HostError, TimeoutError) as error:
         untold = _untold(where, error)
-    doc, _ = documents.listing(root)
-    running: list[str] | None = [] if untold is None else None
-    return {"sessions": [{**row, "running": running} for row in doc["sessions"]]}, where, untold
+    none_runs = rows is None and untold is None
+    return {"sessions": documents.under_way_in(where, rows, none_runs=none_runs)}, where, untold
 
 
-def _untold(where: Path, error: HostUnreachable | HostError) -> str | None:
+def _untold(where: Path, error: Exception) -> str | None:
     """Why it is not known what runs; None where no host is."""
     held = owner(where)
     if held is None:
         return None
-    why = "does not answer" if isinstance(error, HostUnreachable) else f"tells nothing now ({error})"
-    return f"the host of {where} ({process(held)}) {why}, so what runs is not shown; the rest is from the journals"
+    why = f"tells nothing now ({error})" if isinstance(error, HostError) else "does not answer"
+    return f"the host of {where} ({process(held)}) {why}, so what runs is shown as far as the journals tell"
 
 
 async def archived(root: Path | None, session_id: str, *, archived: bool) -> int | None:

@@ -213,9 +213,10 @@ class SessionManager:
 
     async def list(self) -> Rows:
         """``[{session_id, name, last_activity, turns, verdict, labels, flagged, archived, unsettled, active_plan,
-        pending_handoff, running}]``.
+        pending_handoff, running, waiting}]``.
 
-        ``running`` are the ids of turns that wait or run in this process. What a look at a snapshot or at the end of a
+        ``running`` are the ids of turns that wait or run in this process, ``waiting`` of those that wait for a person
+        there. What a look at a snapshot or at the end of a
         file cannot tell is None, and a ``verdict`` is ``unchecked``: ``read`` tells. Damaged sessions are listed too.
         Raises JournalError where the root cannot be read.
         """
@@ -239,7 +240,10 @@ class SessionManager:
         return self._store.path(session_id)
 
     def _shown(self, row: JsonObject) -> JsonObject:
-        return {**self._known(row), "running": self.status(row["session_id"]).turns}
+        opened = self.kernel.opened(row["session_id"])
+        asked = () if opened is None else opened.journal.state.interactions.pending.values()
+        waiting = list(dict.fromkeys(each.turn_id for each in asked))
+        return {**self._known(row), "running": self.status(row["session_id"]).turns, "waiting": waiting}
 
     def _known(self, row: JsonObject) -> JsonObject:
         """The row, with what a session that is open here tells where its files do not."""

@@ -259,7 +259,9 @@ def _refuse_occupied(state: State, live: Live) -> None:
 def _refuse_archived(state: State) -> None:
     if state.session.value("archived"):
         raise HostError(
-            "session_archived", f"session {_name(state)} is archived and takes no turns; unarchive it first"
+            "session_archived",
+            f"session {_name(state)} is archived and takes no turns; take it back first, with "
+            f"`maka session archive {_name(state)} --undo`",
         )
 
 

@@ -380,7 +380,8 @@ class Host:
             path = self.manager.path(session_id)
             if not path.exists():
                 raise SessionNotFound(
-                    f"there is no session {session_id} in {self._root}; list those there are", path=path
+                    f"there is no session {session_id} in {self._root}; `maka session list` names those there are",
+                    path=path,
                 )
             lane = self._lanes[session_id] = Lane(session_id, self._floor)
         return lane
@@ -402,12 +403,25 @@ class Host:
             "connections": sum(not each.lost.is_set() for each in self._server.connections),
             "in_flight": sum(each.in_flight for each in self._server.connections),
             "active": [
-                {"session_id": session_id, "turn_id": root.turn_id, "run_id": root.run_id}
+                {
+                    "session_id": session_id,
+                    "turn_id": root.turn_id,
+                    "run_id": root.run_id,
+                    **self._waits(session_id, root.turn_id),
+                }
                 for session_id, root in roots
                 if root is not None
             ],
             "sessions": self._recovering.report.to_json(),
         }
+
+    def _waits(self, session_id: str, turn_id: str) -> JsonObject:
+        opened = self.manager.kernel.opened(session_id)
+        if opened is None:
+            return {"waiting": False, "queued": 0}
+        state = opened.journal.state
+        waiting = any(asked.turn_id == turn_id for asked in state.interactions.pending.values())
+        return {"waiting": waiting, "queued": len(state.queue.waiting)}
 
     async def delete(self, session_id: str) -> Path:
         """Raises what the manager's ``delete`` raises."""

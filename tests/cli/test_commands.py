@@ -216,7 +216,7 @@ def test_list_shows_every_session(maka_: Run, tmp_path: Path) -> None:
     assert ran.code == 0
     assert [row["session_id"] for row in ran.json["sessions"]] == ["good", "hurt", "void"]
     keys = {"session_id", "name", "last_activity", "turns", "verdict", "labels", "flagged", "archived", "unsettled"}
-    keys |= {"active_plan", "pending_handoff", "queued", "admitted"}
+    keys |= {"active_plan", "pending_handoff", "queued", "admitted", "title"}
     assert all(set(row) == keys for row in ran.json["sessions"])
     text = maka_("journal", "list")
     assert [row.split()[0] for row in text.out.splitlines()] == ["session", "good", "hurt", "void"]

@@ -1,6 +1,7 @@
 """`maka session list`, `show` and `archive`: the same with a host and without one, and what runs where one does."""
 
 import asyncio
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import Any
 import pytest
 
 import maka
-from maka.cli import through
-from maka.runtime.host import HostError
+from maka.cli import documents, through
+from maka.runtime.host import HostError, connect
 from support.builder import Builder
 from support.command import COMMAND
 from support.fake_host import FakeHost, play
@@ -41,8 +42,8 @@ def rows(ran: Any) -> dict[str, Any]:
 
 def test_it_lists_the_same_with_a_host_and_without(maka_: Run, done: str, tmp_path: Path) -> None:
     alone = rows(maka_("session", "list", "--json"))
-    assert alone[done]["running"] == []
-    assert {key: value for key, value in alone[done].items() if key != "running"} == rows(
+    assert (alone[done]["running"], alone[done]["waiting"]) == ([], [])
+    assert {key: value for key, value in alone[done].items() if key not in ("running", "waiting")} == rows(
         maka_("journal", "list", "--json")
     )[done]
     with Hosted(tmp_path / "root"):
@@ -50,6 +51,7 @@ def test_it_lists_the_same_with_a_host_and_without(maka_: Run, done: str, tmp_pa
         assert there.keys() == alone.keys()
         assert there[done].keys() == alone[done].keys()
         assert (there[done]["turns"], there[done]["running"]) == (alone[done]["turns"], [])
+        assert there[done]["verdict"] == alone[done]["verdict"] == "healthy"
         assert maka_("session", "list").out.split("\n")[1].startswith("done  ")
 
 
@@ -62,6 +64,39 @@ def test_what_runs_is_marked(maka_: Run, hosted: Hosted) -> None:
         assert maka.inspect(row["session_id"], root=hosted.root).turns()[0]["turn_id"] == turn_id
         assert "  running" in maka_("session", "list").out
         running.terminate()
+
+
+def test_what_waits_for_a_person_and_what_is_queued_is_shown(maka_: Run, hosted: Hosted) -> None:
+    async def scenario() -> None:
+        async with connect(hosted.root) as client:
+            session_id = await client.create_session()
+            await client.start_turn(session_id, "ask")
+            while not (row := (await client.list_sessions())[0])["waiting"]:
+                await asyncio.sleep(0.01)
+            assert row["waiting"] == row["running"]
+            await client.submit_message(session_id, "and then", placement="next_turn")
+            listed = (await asyncio.to_thread(maka_, "session", "list")).out.splitlines()[1]
+            assert re.search(r"  in use +1  .*  waits for an answer, 1 queued  “ask”$", listed)
+            [active] = (await client.status())["active"]
+            assert (active["waiting"], active["queued"]) == (True, 1)
+            shown = (await asyncio.to_thread(maka_, "host", "status")).out
+            assert re.search(rf"{active['turn_id']}  waits for an answer +1\n", shown)
+            assert re.search(r"^other clients +1$", shown, re.MULTILINE)
+            assert len({row.index(row.split()[-1]) for row in shown.splitlines()[1:5]}) == 1
+            # Without the host its journal tells as much.
+            [row] = documents.under_way_in(hosted.root, None, none_runs=False)
+            assert (row["waiting"], row["queued"]) == ([active["turn_id"]], 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_session_without_a_name_is_shown_with_its_first_words(maka_: Run, tmp_path: Path) -> None:
+    long = "Please  look\nat " + "all of " * 20
+    session(tmp_path / "root", "a", Builder(session_id="a").plain_turn(long))
+    session(tmp_path / "root", "b", Builder(session_id="b", name="Named").plain_turn(long))
+    session(tmp_path / "root", "c", Builder(session_id="c").plain_turn("x" * 9000))
+    named = [row.split("Z")[-1].strip() for row in maka_("session", "list").out.splitlines()[1:]]
+    assert named == ["“Please look at all of all of all of all…”", "Named", ""]
 
 
 def test_a_root_without_sessions(maka_: Run, tmp_path: Path) -> None:
