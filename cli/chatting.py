@@ -59,6 +59,8 @@ class Chat:
     typed: Typed
     #: Of a session that is to be made; None: it is there.
     settings: Json | None
+    #: The session as commands are to name it.
+    words: str
     #: Ids of the messages that were typed here.
     mine: set[str] = attrs.Factory(set)
     _greeted: bool = False
@@ -85,7 +87,7 @@ class Chat:
         ) as watch:
             if not self._greeted:
                 if watch.snapshot.get("session", {}).get("archived"):
-                    raise archived(self.session_id)
+                    raise archived(self.session_id, self.words)
                 self._told |= set(watch.ended)
                 await self._greet(watch)
             self._taking = self._unsent is not None
@@ -142,7 +144,7 @@ class Chat:
         try:
             await taking
         except HostError as error:
-            self.console.say(str(archived(self.session_id) if error.code == ARCHIVED else error), "red")
+            self.console.say(str(archived(self.session_id, self.words) if error.code == ARCHIVED else error), "red")
         self._taking = False
         self._prompt(watch)
 

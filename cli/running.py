@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from ..runtime.host import HostError, HostUnreachable
+from ..runtime.host.endpoint import read_registration
 from ..runtime.ids import new_id
 from . import exits
 from .answering import Form
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+#: Seconds after which it is said that a turn has not been stopped yet.
+_SOON: Final = 0.7
 _BUSY: Final = "session_busy"
 ARCHIVED: Final = "session_archived"
 
@@ -42,6 +45,10 @@ class Order:
     queue: bool = False
     turn_id: str = attrs.Factory(new_id)
     message_id: str = attrs.Factory(new_id)
+    #: The session as commands are to name it; by itself by its id.
+    words: str = attrs.Factory(lambda self: self.session_id, takes_self=True)
+    #: The turns that may have come of it, once it was asked for.
+    turns: set[str] = attrs.Factory(set)
     #: Has the person been told of the session?
     announced: bool = False
 
@@ -62,7 +69,12 @@ async def carried_out(
             console.say(f"session {order.session_id}", "dim")
     turns = {order.turn_id}
     watch = Watching(
-        client, order.session_id, console, live, turns=turns, ask=lambda form: _ask(console, form, order, typed)
+        client,
+        order.session_id,
+        console,
+        live,
+        turns=turns,
+        ask=lambda form: _ask(console, form, order, there=typed is not None and not typed.over),
     )
     async with watch:
         loop = asyncio.get_running_loop()
@@ -73,10 +85,11 @@ async def carried_out(
             try:
                 turn_id = await asyncio.shield(beginning)
                 turns.add(turn_id)
+                order.turns.add(turn_id)
                 await watch.until(lambda: turn_id in watch.ended)
             except asyncio.CancelledError:
                 code = told.code
-                await _given_up(watch, order, beginning)
+                await _given_up_aloud(watch, order, beginning)
         finally:
             tasks = [beginning] if keyboard is None else [beginning, keyboard]
             for task in tasks:
@@ -89,6 +102,8 @@ async def carried_out(
 async def _begun(watch: Watching, order: Order) -> str:
     """The turn that came of it. One that has to wait for others is waited for."""
     client, session_id = watch.client, order.session_id
+    if not order.queue:
+        order.turns.add(order.turn_id)
     if order.text is None:
         started = await client.start_resume(session_id, order.turn_id, **order.resume)
         watch.begun(started["turn"])
@@ -99,6 +114,7 @@ async def _begun(watch: Watching, order: Order) -> str:
         )
         watch.begun(started["turn"])
         return order.turn_id
+    watch.waiting.add(order.message_id)
     submitted = await client.submit_message(session_id, order.text, order.message_id, "next_turn")
     if submitted["disposition"] == "turn_started":
         return str(submitted["turn_id"])
@@ -107,6 +123,35 @@ async def _begun(watch: Watching, order: Order) -> str:
     if order.message_id not in watch.became:
         raise HostError("not_found", "the message was taken out of the queue by somebody else, so no turn came of it")
     return watch.became[order.message_id]
+
+
+async def _given_up_aloud(watch: Watching, order: Order, beginning: "asyncio.Task[str]") -> None:
+    """The same; where the host does not do it at once that is said, and for one that is gone nobody waits."""
+    client, loop = watch.client, asyncio.get_running_loop()
+    registered = read_registration(client.root)
+    who = "the host" if registered is None else f"the host (process {registered.pid})"
+    stopping, lost = loop.create_task(_given_up(watch, order, beginning)), loop.create_task(_lost(client))
+    try:
+        done, _ = await asyncio.wait({stopping, lost}, timeout=_SOON, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            watch.console.say(
+                f"asking {who} to stop the turn; it has not answered yet, and a second Ctrl-C leaves", "dim"
+            )
+            done, _ = await asyncio.wait({stopping, lost}, return_when=asyncio.FIRST_COMPLETED)
+        if stopping in done:
+            stopping.result()
+        else:
+            watch.console.say(f"{who} is gone, and with it what ran there", "yellow")
+    finally:
+        for task in (stopping, lost):
+            task.cancel()
+        await asyncio.gather(stopping, lost, return_exceptions=True)
+
+
+async def _lost(client: "Client") -> None:
+    """Returns once the connection is gone; it may come again."""
+    while client.state != "disconnected":
+        await client.ended(client.host_epoch)
 
 
 async def _given_up(watch: Watching, order: Order, beginning: "asyncio.Task[str]") -> None:
@@ -131,14 +176,16 @@ async def _answers(watch: Watching, typed: Typed) -> None:
     while (line := await typed.line()) is not None:
         if watch.form is not None:
             await watch.answer(line)
+    watch.ask_again()
 
 
-def _ask(console: Console, form: Form, order: Order, typed: Typed | None) -> None:
-    if typed is not None:
+def _ask(console: Console, form: Form, order: Order, *, there: bool) -> None:
+    """``there``: somebody can answer here."""
+    if there:
         console.write(form.lines(console.paint))
         return
     console.say(f"the turn waits for an answer: {form.summary()}", "yellow")
-    console.say(f"answer it with `maka chat --session {order.session_id}` in a terminal, or in a program", "yellow")
+    console.say(f"answer it with `maka chat --session {order.words}` in a terminal, or in a program", "yellow")
 
 
 async def _answer(watch: Watching, order: Order, turn_id: str, code: int | None) -> Answer:
@@ -168,14 +215,14 @@ async def _said(watch: Watching, turn_id: str) -> str | None:
 def refusal_of(error: HostError, order: Order) -> HostError:
     """The refusal, with the way that this command has."""
     if error.code == ARCHIVED:
-        return archived(order.session_id)
+        return archived(order.session_id, order.words)
     if error.code != _BUSY or order.queue or order.text is None:
         return error
     way = "wait for its end, or give --queue to have this come next"
     return HostError(error.code, f"session {order.session_id} has a turn that runs; {way}")
 
 
-def archived(session_id: str) -> HostError:
-    """Of a session that takes no messages, with the commands for it."""
-    undo = f"`maka session archive {session_id} --undo` takes it back, and `maka session show {session_id}` reads it"
+def archived(session_id: str, words: str) -> HostError:
+    """Of a session that takes no messages, with the commands for it, which name it by ``words``."""
+    undo = f"`maka session archive {words} --undo` takes it back, and `maka session show {words}` reads it"
     return HostError(ARCHIVED, f"session {session_id} is put away and takes no messages; {undo}")

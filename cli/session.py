@@ -209,6 +209,7 @@ async def _resume(
     dry: bool,
     as_json: bool,
 ) -> "Answer":
+    from ..runtime.errors import RuntimeFailure
     from . import continuation, documents, owner, signals
     from . import resume as work
     from .live import Live
@@ -217,7 +218,10 @@ async def _resume(
     signals.cancelled_by_signal(told)
     place = work.place_of(target, root)
     if (host := owner.host_with(place.path.parent)) is not None:
-        console.say(f"the host of {host.root} (process {host.pid}) has the session open, and goes on with it", "dim")
+        if (runs := owner.under_way(place.path.parent, host)) is not None:
+            raise RuntimeFailure(f"{runs}, which stops that turn too")
+        asked = "is asked for the plan" if dry else "goes on with it"
+        console.say(f"the host of {host.root} (process {host.pid}) has the session open, and {asked}", "dim")
         return await _resume_there(
             context, told, place, target, root, run=run, again=again, rerun=rerun, mode=mode, dry=dry, as_json=as_json
         )

@@ -78,11 +78,14 @@ def run(
         raise WrongUsage("--max-steps is of a turn that begins now; it does not go with --queue", ctx=context)
     said, from_input = _text(context, text)
 
+    from . import onward
     from .running import Order
     from .signals import Interrupt
 
+    session_id = _session_id(session, root)
     order = Order(
-        session_id=_session_id(session, root),
+        session_id=session_id,
+        words=onward.words_of(session_id, root),
         text=said,
         settings=settings,
         options={} if steps is None else {"max_steps": steps},
@@ -95,7 +98,7 @@ def run(
         )
     except asyncio.CancelledError:
         return told.code
-    return give(console, _described(answer), None if as_json else lambda doc, paint: [])
+    return give(console, answer, None if as_json else lambda doc, paint: [])
 
 
 async def _run(
@@ -109,40 +112,46 @@ async def _run(
     quiet: bool,
     alone: bool,
 ) -> "Answer":
+    import asyncio
     import sys
 
+    from ..runtime.errors import RuntimeFailure
     from ..runtime.host import HostError
-    from . import running, signals
+    from . import running, signals, standing
+    from .documents import Answer
+    from .reaching import Hosts, with_host
     from .typed import Typed
-    from .watching import with_host
 
-    signals.cancelled_by_signal(told)
+    def leave() -> None:
+        shows = f"`maka session show {order.words}` shows how the turn stands"
+        console.say(f"left at once; the host stops the turn by itself once it can, and {shows}", "yellow")
+
+    def stands() -> "Answer":
+        return standing.left(order.session_id, order.turns, hosts.place, root, app)
+
+    hosts = Hosts(root, app, console, start)
+    signals.cancelled_by_signal(told, leave)
     # Where nobody sits at a terminal nobody can be asked.
     async with Typed(sys.stdin if not alone and is_terminal(sys.stdout) else None) as typed:
         person = typed if typed.terminal else None
         try:
-            return await with_host(
-                root,
-                app,
-                console,
-                lambda client: running.carried_out(client, order, console, person, quiet=quiet, told=told),
-                start=start,
+            answer = await with_host(
+                hosts, lambda client: running.carried_out(client, order, console, person, quiet=quiet, told=told)
             )
+        except asyncio.CancelledError:
+            if not order.turns:
+                raise
+            answer = Answer(stands().doc, told.code, stands().refusal)
         except HostError as error:
             raise running.refusal_of(error, order) from None
-
-
-def _described(answer: "Answer") -> "Answer":
-    """With a sentence about a turn that has not completed."""
-    from .documents import Answer
-
-    turn: Doc | None = answer.doc["turn"]
-    if turn is None or turn["status"] == "completed":
-        return answer
-    reason = turn["reason"]
-    why = reason.get("message") or reason.get("failure_class") or (reason.get("source") and f"by {reason['source']}")
-    said = f"the turn ended as `{turn['status']}`" + (f": {why}" if why else "")
-    return Answer(answer.doc, answer.code, f"{said}; go on with `maka run --session {answer.doc['session_id']} TEXT`")
+        except RuntimeFailure as error:
+            if not order.turns:
+                raise
+            console.say(f"maka: {error}", "red")
+            return stands()
+        if answer.doc["turn"] is None and order.turns:
+            answer = Answer(stands().doc, answer.code, stands().refusal)
+        return standing.told(answer, hosts.place, root, app)
 
 
 def chat(
@@ -168,9 +177,10 @@ def chat(
     import asyncio
     import sys
 
+    from . import onward
     from .chatting import Chat
+    from .reaching import Hosts, with_host
     from .typed import Typed
-    from .watching import with_host
 
     console: Console = context.obj
     settings = _settings(context, session, name=name, model=model, backend=backend, permission_mode=permission_mode)
@@ -179,8 +189,8 @@ def chat(
 
     async def talk() -> int:
         async with Typed(sys.stdin) as typed:
-            held = Chat(session_id, console, typed, settings)
-            return await with_host(root, app, console, held.held, start=not no_start)
+            held = Chat(session_id, console, typed, settings, onward.words_of(session_id, root))
+            return await with_host(Hosts(root, app, console, not no_start), held.held)
 
     return asyncio.run(talk())
 

@@ -27,6 +27,11 @@ class Typed:
         """Does a person type there?"""
         return is_terminal(self._stream)
 
+    @property
+    def over(self) -> bool:
+        """Will no line come any more?"""
+        return self._ended and not self._lines
+
     async def line(self) -> str | None:
         """The next line, without its end; None behind the last."""
         while not self._lines:

@@ -1,13 +1,11 @@
 """A session of a host on the screen: what it tells is shown, whoever it asks is asked, how its turns end is kept."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from ..runtime.host import HostError, HostUnreachable, connect
-from ..runtime.host.endpoint import read_registration
-from . import hosting
+from ..runtime.host import HostError, HostUnreachable
 from .answering import Form, Misfit
 from .console import Console
 from .live import Live
@@ -16,57 +14,10 @@ if TYPE_CHECKING:
     from ..runtime.host import Client, Frame
 
 Json = dict[str, Any]
-T = TypeVar("T")
 
-#: Seconds without clients and turns after which a host ends that was started for one.
-IDLE: Final = 600.0
-#: How often a host is started again before whoever lost it is told so.
-_STARTS: Final = 3
 #: Statuses of a turn that has its end, and of one that nobody has to let go on.
 _ENDED: Final = ("completed", "failed", "cancelled")
 _RUNS: Final = ("admitted", "created", "running", "waiting_for_user")
-
-
-async def with_host(
-    root: str | None,
-    app: str | None,
-    console: Console,
-    work: "Callable[[Client], Awaitable[T]]",
-    *,
-    start: bool = True,
-) -> T:
-    """What ``work`` gives over the host of the root, which is started where none runs, if ``start``.
-
-    ``work`` begins again where its host has died and nobody has started another; so it asks by ids of its own.
-    """
-    place = hosting.place(root)
-    clock = asyncio.get_running_loop().time
-    until = clock() + hosting.START
-    met = False
-    for left in reversed(range(_STARTS)):
-        if start:
-            await hosting.ready(root, app, IDLE, lambda said: console.say(said, "dim"), max(until - clock(), 1.0))
-        try:
-            async with connect(place, surface="cli") as client:
-                if app is not None and not met:
-                    _warn_of_app((await client.status()).get("app"), app, console)
-                met = True
-                return await work(client)
-        except HostUnreachable as error:
-            # A host that has ended in order takes its registration away: somebody wanted it to end.
-            if not start or not left or (met and read_registration(place) is None):
-                if not met and (why := await hosting.ending(place)) is not None:
-                    raise HostUnreachable(f"{why}; try again once it has ended") from error
-                raise
-        if met:
-            until = clock() + hosting.START
-    raise AssertionError("the last loss is raised")
-
-
-def _warn_of_app(runs: str | None, app: str, console: Console) -> None:
-    if runs not in (None, app):
-        way = "end that host with `maka host stop` first, where it is to be another"
-        console.say(f"the host that runs has the app {runs}, not {app}, and this goes on with {runs}; {way}", "yellow")
 
 
 class Watching:
@@ -203,6 +154,11 @@ class Watching:
                 raise
             self.console.say("that was answered or given up meanwhile", "yellow")
 
+    def ask_again(self) -> None:
+        """Whoever was asked can answer here no more."""
+        if self.form is not None:
+            self._ask(self.form)
+
     def _ask(self, form: Form) -> None:
         if self._live is not None:
             self._live.close()
@@ -301,6 +257,9 @@ class Watching:
         turn_id = data["turn_id"]
         if data.get("message_id") is not None:
             self.became[data["message_id"]] = turn_id
+        # What it does may be told in the same breath.
+        if self.turns is not None and data.get("message_id") in self.waiting:
+            self.turns.add(turn_id)
         # Its message is told next, and perhaps no projection before that: nobody may take the session for idle.
         if self.current is None and turn_id not in self.ended:
             self.runs.setdefault(turn_id, data["run_id"])

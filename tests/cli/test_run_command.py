@@ -20,7 +20,7 @@ from maka.journal.reader import JOURNAL
 from support import documents
 from support.command import COMMAND, process
 from support.documents import HOST
-from support.spoken import Hosted, Terminal
+from support.spoken import Hosted, Terminal, shown, started
 
 Run = Callable[..., Any]
 
@@ -28,20 +28,6 @@ Run = Callable[..., Any]
 def session_of(ran: Any) -> str:
     """The id of the session that it made, which it says first."""
     return str(ran.err.splitlines()[0].removeprefix("session "))
-
-
-def started(*words: object) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([*COMMAND, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def shown(running: "subprocess.Popen[bytes]", text: str) -> None:
-    """Waits until that stands at the beginning of its standard output."""
-    assert running.stdout is not None
-    seen = b""
-    while text.encode() not in seen:
-        piece = running.stdout.read(1)
-        assert piece, running.communicate()
-        seen += piece
 
 
 def test_a_message_gets_its_answer(maka_: Run, hosted: Hosted) -> None:
@@ -113,6 +99,17 @@ def test_on_a_terminal_questions_are_answered_in_place(maka_: Run, hosted: Hoste
         running.type("a few\n")
         running.until(r"You want \['Blue', 'a few'\]\.")
         assert running.end() == 0
+
+
+def test_where_its_terminal_has_no_more_to_say_it_is_said_how_to(maka_: Run, hosted: Hosted) -> None:
+    with Terminal("run", "ask", "--root", hosted.root) as running:
+        session = running.until(r"session (\w+)").split()[-1]
+        running.until(r"How many\?|a number, or your own words")
+        running.type("\x04")
+        running.until(f"answer it with `maka chat --session {session} --root {hosted.root}`")
+        running.type("\x03")
+        running.until(f"go on with `maka run --session {session} --root {hosted.root} TEXT`")
+        assert running.end() == 130
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
