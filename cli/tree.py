@@ -9,6 +9,7 @@ from typer.main import get_command
 from . import exits
 from .app_command import app
 from .console import Console
+from .exporting import export
 from .host import host
 from .journal import journal
 from .parsing import Command, Group
@@ -16,6 +17,7 @@ from .session import session
 from .talking import chat, run
 
 root = typer.Typer(name="maka", cls=Group, rich_markup_mode=None, pretty_exceptions_enable=False)
+journal.command(cls=Command)(export)
 root.add_typer(journal, name="journal")
 root.add_typer(session, name="session")
 root.add_typer(app, name="app")

@@ -17,7 +17,7 @@ from ..journal.errors import JournalDamaged, JournalError, JournalUnsupported, S
 from ..journal.events import Draft, Event, JsonObject
 from ..journal.findings import Finding, FindingList, Verdict, verdict_of
 from ..journal.lock import SessionLock, holder, seems_locked
-from ..journal.reader import JOURNAL, open_source, read, read_source, resolve
+from ..journal.reader import JOURNAL, first_event, open_source, read, read_source, resolve
 from ..journal.scan import Consumer, Mark, ScanResult, scan
 from ..journal.source import BytesSource, Part
 from ..journal.state import State
@@ -55,6 +55,33 @@ class _Facts:
             state.plan_rows(),
             state.usage_row(),
         )
+
+
+@attrs.define(eq=False)
+class _Cut:
+    """Gives on what a fork's parents hold, and of the journal itself what stands up to an event.
+
+    ``header``: the sum of the journal's own header, which stands behind its parents' events; None where it is lost.
+    """
+
+    give: Consumer
+    through: int
+    header: str | None
+    found: bool = False
+
+    def take(self, event: Event) -> None:
+        if self.header is not None and event.sum == self.header:
+            self.header = None
+        if self.header is None:
+            if event.seq > self.through:
+                return
+            self.found = self.found or event.seq == self.through
+        self.give(event)
+
+
+def facts_of(state: State) -> JsonObject:
+    """Those read models as the document of ``inspect`` has them."""
+    return attrs.asdict(_Facts.of(state), recurse=False)
 
 
 class Session:
@@ -226,20 +253,32 @@ class Session:
     def _facts(self) -> _Facts:
         return self._before or _Facts.of(self._state)
 
-    def history(self) -> "History":
-        """The conversation, folded from the journal again (a fork's parents first), with the closers."""
+    def history(self, through: int | None = None) -> "History":
+        """The conversation, folded from the journal again (a fork's parents first), with the closers.
+
+        ``through``: as it stood after that event of this journal, without closers. Raises KeyError where there is no
+        such event.
+        """
         from ..journal.history import History
 
         histories: list[History] = []
+        cuts: list[_Cut] = []
+        header = first_event(self._source)
 
         def begin() -> Consumer:
             histories[:] = [History()]
-            return histories[0].apply
+            if through is None:
+                return histories[0].apply
+            cuts[:] = [_Cut(histories[0].apply, through, None if header is None else header.sum)]
+            return cuts[0].take
 
         read_source(self._source, self.path, observe=begin)
         history = histories[0]
-        for event in self._closers():
-            history.apply(event)
+        if through is None:
+            for event in self._closers():
+                history.apply(event)
+        elif not cuts[0].found:
+            raise KeyError(through)
         return history
 
     def messages(self) -> list[JsonObject]:

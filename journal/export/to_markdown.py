@@ -14,7 +14,7 @@ from typing import Any, Final
 _ACTIVE: Final = re.compile(r"<[A-Za-z/!?]|!\[|\]:")
 #: What moves a cursor or the direction of writing; halves of characters. Line breaks and tabs are layout.
 _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_MARKUP: Final = re.compile(r"([!-/:-@\[-`{-~])")
+_MARKUP: Final = re.compile(r"([\\`*_\[\]<>&#~|!])")
 _RUN: Final = re.compile("`+")
 _BREAK: Final = re.compile("\r\n?")
 
