@@ -41,12 +41,12 @@ def inspection(target: str, root: str | None, events: bool) -> Answer:
 
     session = survey(target, root)
     doc = session.to_json(events=events)
-    doc["live"] = _live(session)
+    doc["live"] = live(session)
     doc["next"] = _next(session, doc, words_of(target, root, None))
     return Answer(doc, exits.OF_VERDICT[doc["verdict"]])
 
 
-def _live(session: "Session") -> Doc | None:
+def live(session: "Session") -> Doc | None:
     """What a writer that lives has under way; None where none does."""
     from ..repair.plan import appended_json
     from ..repair.session import writer_of
@@ -113,7 +113,7 @@ def conversation(target: str, root: str | None, *, for_people: bool) -> Answer:
     if for_people:
         head = -1 if session.head is None else session.head.seq
         doc: Doc = {"entries": session.history().annotated(), "turns": _with_sources(session)}
-        doc = {**under_way.conversation(doc, _live(session), head), "words": onward.words_of(target, root)}
+        doc = {**under_way.conversation(doc, live(session), head), "words": onward.words_of(target, root)}
     else:
         doc = {"messages": session.messages()}
     return Answer(doc, exits.OF_READING[session.verdict], refusal)
@@ -231,11 +231,11 @@ def under_way_in(root: Path, rows: Iterable[Doc] | None, *, none_runs: bool) -> 
 
     store, out = FileStore(root), []
     for row in store.list() if rows is None else rows:
-        told, live = _checked(store.path(row["session_id"]), row)
+        told, under = _checked(store.path(row["session_id"]), row)
         if "running" not in row:
-            turns = [] if live is None else live["turns"]
+            turns = [] if under is None else under["turns"]
             waiting = [turn["turn_id"] for turn in turns if turn["status"] == "waiting_for_user"]
-            tells = live is not None or none_runs
+            tells = under is not None or none_runs
             told["running"] = [turn["turn_id"] for turn in turns] if tells else None
             told["waiting"] = waiting if tells else None
         out.append({"waiting": [], **told})
@@ -286,7 +286,7 @@ def _checked(path: Path, row: Doc) -> tuple[Doc, Doc | None]:
     from ..repair.session import survey
     from . import onward
 
-    live = None
+    under = None
     try:
         with open(path, "rb") as file:
             row = {**row, "title": first_words(file.read(_HEAD))}
@@ -294,12 +294,12 @@ def _checked(path: Path, row: Doc) -> tuple[Doc, Doc | None]:
             session = survey(path)
             waits = onward.waiting(session.handoffs(), session.turns()) is not None
             active = any((plan["execution"] or {}).get("status") == "active" for plan in session.plans())
-            live = _live(session)
+            under = live(session)
             queued = sum(map(len, session.queue().values())) if row["queued"] is None else row["queued"]
             row = {**row, "verdict": session.verdict, "active_plan": active, "pending_handoff": waits, "queued": queued}
     except (OSError, SessionNotFound):
         pass  # gone since it was listed, or no longer to be looked at
-    return {"title": None, **row}, live
+    return {"title": None, **row}, under
 
 
 def first_words(head: bytes) -> str | None:

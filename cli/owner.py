@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ..journal.errors import JournalLocked
+from ..journal.errors import JournalLocked, SessionNotFound
 
 if TYPE_CHECKING:
     from ..runtime.host.endpoint import Registration
@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 #: Seconds in which a host that is alive lets go of a session.
 _PATIENCE: Final = 5.0
+#: How a turn stands → the verb for it, where it is another than in a table.
+_STANDS: Final = {"admitted": "is about to begin"}
 
 
 def host_of(error: JournalLocked) -> "Registration | None":
@@ -49,12 +51,53 @@ def locked(error: JournalLocked) -> str:
     registered = host_of(error)
     if registered is None:
         return str(error)
-    session_id = quote(Path(str(error.path)).parent.name)
+    session = Path(str(error.path)).parent
+    if (runs := under_way(session, registered)) is not None:
+        return f"{runs}, which stops that turn too, then try again"
+    name, below = quote(session.name), _below(registered)
     return (
-        f"session {session_id} is open in the host of {registered.root} (process {registered.pid}); go on with it "
-        f"through the host, with `maka run --session {session_id} TEXT`, `maka chat --session {session_id}` or "
-        "`maka session`; or end the host with `maka host stop`, then try again"
+        f"session {name} is open in the host of {registered.root} (process {registered.pid}), which needs it; go on "
+        f"with it there, with `maka run --session {name}{below} TEXT` or `maka chat --session {name}{below}`; or end "
+        f"the host with `maka host stop{below}`, then try again"
     )
+
+
+def under_way(session: Path, host: "Registration") -> str | None:
+    """That the host runs a turn of the session in this directory, and what can be done; None where it runs none.
+
+    The sentence ends with how the host is ended.
+    """
+    from ..journal.reader import JOURNAL
+    from ..repair.session import survey
+    from . import documents
+    from .under_way import WORDS
+
+    try:
+        found = survey(session / JOURNAL)
+    except SessionNotFound:
+        return None
+    live = documents.live(found)
+    if live is None or not live["turns"]:
+        return None
+    turn = live["turns"][-1]
+    number = next((row["turn"] for row in found.turns() if row["turn_id"] == turn["turn_id"]), "?")
+    name, below = quote(session.name), _below(host)
+    return (
+        f"turn {number} of session {name} {_STANDS.get(turn['status'], WORDS[turn['status']])} in the host of "
+        f"{host.root} (process {host.pid}), so nothing is to be mended or gone on with; watch, answer or stop it with "
+        f"`maka chat --session {name}{below}`, or end the host with `maka host stop{below}`"
+    )
+
+
+def _below(host: "Registration") -> str:
+    """``--root`` for a command, where the host's is not the one that is meant without."""
+    from ..journal.store import default_root
+
+    try:
+        usual = os.path.realpath(default_root())
+    except SessionNotFound:
+        usual = ""
+    return "" if usual == host.root else f" --root {quote(host.root)}"
 
 
 def released(work: Callable[[], T], *, ask: bool = True) -> T:

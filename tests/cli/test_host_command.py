@@ -179,6 +179,36 @@ def test_who_cannot_write_is_told_the_way_through_the_host(maka_: Run, hosted: H
         assert maka_("session", "settle", opened, "--claim", "none").code == 3
 
 
+def test_what_runs_there_is_named_and_stays(maka_: Run, hosted: Hosted) -> None:
+    running = subprocess.Popen([*COMMAND, "run", "for ever"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        assert running.stdout is not None
+        assert running.stdout.read(7) == b"I wait."
+        [row] = maka_("session", "list", "--json").json["sessions"]
+        session_id = row["session_id"]
+        runs = f"maka: turn 1 of session {session_id} runs in the host of {hosted.root} (process {os.getpid()})"
+        ways = f"`maka chat --session {session_id}`, or end the host with `maka host stop`, which stops that turn too"
+        for code, words in {
+            2: (("session", "resume"), ("session", "resume", "--plan")),
+            3: (("journal", "repair"), ("session", "settle", "--claim", "none")),
+        }.items():
+            for noun, verb, *rest in words:
+                ran = maka_(noun, verb, session_id, *rest)
+                assert ran.code == code
+                [said] = ran.err.splitlines()
+                assert said.startswith(runs)
+                assert ways in said
+        elsewhere = hosted.root / "sessions" / session_id
+        assert "in this process" not in ran.err
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MAKA_HOME", str(hosted.root / "other"))
+            assert f"`maka host stop --root {hosted.root}`" in maka_("journal", "repair", elsewhere).err
+        assert maka_("session", "list", "--json").json["sessions"][0]["running"] == row["running"]
+    finally:
+        running.terminate()
+        running.communicate()
+
+
 def test_a_session_that_nobody_needs_is_let_go_for_a_repair(maka_: Run, hosted: Hosted, opened: str) -> None:
     ran = maka_("journal", "repair", opened)
     assert (ran.code, ran.err) == (0, "")
