@@ -1,7 +1,9 @@
 """Ctrl-C and SIGTERM: what a command that runs something does about them."""
 
 import asyncio
+import os
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -20,9 +22,9 @@ class Interrupt:
     code: int = exits.INTERRUPTED
 
 
-def cancelled_by_signal(told: Interrupt) -> None:
+def cancelled_by_signal(told: Interrupt, leave: Callable[[], None] | None = None) -> None:
     """From now on Ctrl-C and SIGTERM cancel this task, which ``told`` is told of. Another signal ends the process as it
-    stands: the journal survives that.
+    stands, once ``leave`` has said so: the journal survives that.
     """
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
@@ -30,8 +32,13 @@ def cancelled_by_signal(told: Interrupt) -> None:
     def cancel(code: int) -> None:
         told.code = code
         for number in SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, signal.SIG_DFL if leave is None else end)
         task.cancel()
+
+    def end(number: int, frame: object) -> None:
+        assert leave is not None
+        leave()
+        os._exit(SIGNALS[signal.Signals(number)])
 
     # Where no signal reaches this thread there is none to take.
     with suppress(RuntimeError, NotImplementedError):

@@ -7,13 +7,17 @@ SAID: Final = 2_000
 
 
 def describe(error: BaseException, *, typed: bool = False) -> str:
-    """The text of a failure, bounded; ``typed``: with its type before it. Whatever wrote it, this never raises."""
+    """The text of a failure, bounded. Whatever wrote it, this never raises.
+
+    ``typed``: with its type before it, unless it is one of these, whose text is a sentence for a person.
+    """
     name = type(error).__name__
     try:
         text = str(error)
     except Exception:
         return f"{name}, whose text cannot be shown"
-    return (f"{name}: {text}" if typed else text or name)[:SAID]
+    named = typed and not isinstance(error, RuntimeFailure)
+    return (f"{name}: {text}" if named else text or name)[:SAID]
 
 
 class RuntimeFailure(Exception):

@@ -3,15 +3,14 @@
 import asyncio
 from asyncio.subprocess import PIPE
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from maka.cli import exits, hosting, watching
+from maka.cli import exits, hosting, reaching
 from maka.cli.console import Console
-from maka.cli.watching import with_host
+from maka.cli.reaching import Hosts, with_host
 from maka.runtime.host import Client, HostStartFailed, HostUnreachable, connect
 from support.command import COMMAND
 from support.fake_host import FakeHost, play
@@ -47,14 +46,14 @@ def test_a_host_is_found_started_and_ready_in_one_time(tmp_path: Path) -> None:
             async with FakeHost(tmp_path / "root", state=state) as host:
                 host.silent = silent
                 with pytest.raises(raised):
-                    await with_host(None, None, Console(None, None, {}), never)
+                    await with_host(Hosts(None, None, Console(None, None, {}), True), never)
 
     play(scenario(), 9)
 
 
 @pytest.mark.usefixtures("short")
 def test_one_that_ends_is_told_and_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "connect", partial(connect, timeout=0.2))
+    monkeypatch.setattr(reaching, "connect", lambda root, surface, timeout: connect(root, surface=surface, timeout=0.2))
 
     async def scenario() -> None:
         async with FakeHost(tmp_path / "root") as host:
@@ -67,7 +66,7 @@ def test_one_that_ends_is_told_and_what_it_waits_for(tmp_path: Path, monkeypatch
             [told] = said
             assert told.endswith(f"{WAITS}; the next one is started then")
             with pytest.raises(HostUnreachable, match="1 more; try again once it has ended"):
-                await with_host(None, None, Console(None, None, {}), never, start=False)
+                await with_host(Hosts(None, None, Console(None, None, {}), False), never)
 
     play(scenario(), 20)
 

@@ -179,3 +179,17 @@ def test_lines_of_a_pipe_steer_nothing_and_wait_for_the_end_of_what_came_before(
             assert chat.returncode == 0
 
     play(scenario())
+
+
+def test_of_a_turn_that_a_waiting_message_begins_all_is_shown(tmp_path: Path) -> None:
+    async def then(screen: Screen) -> None:
+        watch = screen.watch
+        watch.turns = {"another"}
+        watch.waiting.add("m")
+        screen.event("turn/admitted", message_id="m")
+        screen.event("assistant/message", step=1, message_id="m1", content=[{"kind": "text", "text": "One."}])
+        screen.event("turn/end", reason={"kind": "completed"})
+        await watch.until(lambda: "t" in watch.ended)
+        assert "One." in screen.shown
+
+    watched(tmp_path, then, snapshot())

@@ -37,6 +37,7 @@ PARTS: dict[str, list[Any]] = {
     "leave": [Boundary({"network": True}, "to fetch", then=lambda outcome: [str(outcome.get("decision"))])],
     "fail": [Fail("provider_quota", message="there is no credit left")],
     "long": ["So much", End("max_tokens")],
+    "hang": [Tool("hang", {}, "done", seconds=1000.0)],
     "for ever": ["I wait. ", Wait()],
     "steps": [*[Tool("step", {}, "done", seconds=0.05) for _ in range(12)], "Done."],
 }
@@ -146,6 +147,20 @@ class Terminal:
             self.process.kill()
             self.process.wait()
         os.close(self.fd)
+
+
+def started(*words: object) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([*COMMAND, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def shown(running: "subprocess.Popen[bytes]", text: str) -> None:
+    """Waits until that stands at the beginning of its standard output."""
+    assert running.stdout is not None
+    seen = b""
+    while text.encode() not in seen:
+        piece = running.stdout.read(1)
+        assert piece, running.communicate()
+        seen += piece
 
 
 #: Whoever leads a session and opens a terminal has its keys for signals.

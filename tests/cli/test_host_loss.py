@@ -1,0 +1,101 @@
+"""A host that dies, hangs or ends under a command: that is said at once, and in the end how the turn stands."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command import COMMAND, here
+from support.spoken import Terminal, shown, started
+
+Run = Callable[..., Any]
+
+
+class Process:
+    """A host as a process of its own, which dies with the test."""
+
+    def __init__(self, root: Path) -> None:
+        words = [*COMMAND, "host", "start", "--foreground", "--app", "support.spoken:made"]
+        self.host = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+        while here("host", "status").code != 0:
+            assert self.host.poll() is None
+        self.pid = self.host.pid
+
+    def send(self, number: int) -> None:
+        self.host.send_signal(number)
+        if number == signal.SIGKILL:
+            self.host.wait()
+
+
+@pytest.fixture
+def alone(maka_: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    host = Process(tmp_path / "root")
+    try:
+        yield host
+    finally:
+        host.host.send_signal(signal.SIGCONT)
+        host.host.kill()
+        host.host.wait()
+        maka_("host", "stop")
+
+
+def test_a_killed_host_is_missed_at_once_and_the_next_runs_the_same_app(alone: Process) -> None:
+    with started("run", "for ever") as running:
+        shown(running, "I wait. ")
+        alone.send(signal.SIGKILL)
+        _, err = running.communicate(timeout=30)
+    said = err.decode()
+    assert running.returncode == 1
+    assert f"the host (process {alone.pid}) is gone; the next one is started" in said
+    session = said.split()[1]
+    resume = f"`maka session resume {session} --app MODULE:OBJECT`"
+    assert f"the turn ended as `interrupted`; go on where it was cut off with {resume}, or say" in said
+    assert here("host", "status", "--json").json["app"] == "support.spoken:made"
+
+
+def test_where_none_may_be_started_it_is_said_how_the_turn_stands(alone: Process) -> None:
+    run = "app.run(['run', 'for ever', '--no-start'])"
+    code = f"import sys; from maka.cli import app, reaching; reaching.PATIENCE = 0.5; sys.exit({run})"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        shown(running, "I wait. ")
+        alone.send(signal.SIGKILL)
+        _, err = running.communicate(timeout=30)
+    said = err.decode()
+    assert running.returncode == 1
+    assert f"the host (process {alone.pid}) is gone; the next one is waited for, for 0.5 s" in said
+    assert "the turn ended as `interrupted`, as the journal says; go on where it was cut off with" in said
+
+
+def test_ctrl_c_where_the_host_does_not_answer_is_told_and_a_second_leaves(alone: Process) -> None:
+    with Terminal("run", "for ever") as running:
+        running.until(r"I wait\. ")
+        alone.send(signal.SIGSTOP)
+        running.type("\x03")
+        running.until(rf"asking the host \(process {alone.pid}\) to stop the turn; it has not answered yet")
+        running.type("\x03")
+        running.until("left at once; .*`maka session show .*` shows how the turn stands")
+        assert running.end() == 130
+
+
+def test_ctrl_c_where_the_host_is_dead_says_how_the_turn_stands(alone: Process) -> None:
+    with Terminal("run", "for ever", "--no-start") as running:
+        running.until(r"I wait\. ")
+        alone.send(signal.SIGKILL)
+        running.until("is gone; the next one is waited for")
+        running.type("\x03")
+        running.until("the turn ended as `interrupted`, as the journal says; go on")
+        assert running.end() == 130
+
+
+def test_a_call_of_which_nobody_knows_what_came_of_it_is_named(alone: Process) -> None:
+    with started("run", "hang") as running:
+        shown(running, "→ hang")
+        alone.send(signal.SIGKILL)
+        _, err = running.communicate(timeout=30)
+    assert "of a call nobody knows what came of it" in err.decode()
+    assert "`maka session settle " in err.decode()
