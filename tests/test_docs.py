@@ -1,5 +1,6 @@
 """The documents are true: their tables are the code's, their examples run, their commands exist."""
 
+import inspect
 import re
 import subprocess
 import sys
@@ -12,8 +13,8 @@ import attrs
 import pytest
 
 import maka
-from maka.cli import exits
-from maka.journal import codec, events, findings, reader, shapes
+from maka.cli import exits, exporting
+from maka.journal import codec, events, findings, legality, reader, shapes
 from support import documents
 from support.command import here
 from support.documents import (
@@ -21,6 +22,7 @@ from support.documents import (
     CONFIGURATION,
     CONTINUATIONS,
     EMBEDDING,
+    EXPORT,
     FORMAT,
     HANDOFFS,
     HOST,
@@ -42,9 +44,10 @@ DOCUMENTS = {
     "host.md": HOST,
     "client.md": CLIENT,
     "protocol.md": PROTOCOL,
+    "export.md": EXPORT,
 }
 #: Those whose examples run one after the other, section by section.
-WITH_EXAMPLES = ("library.md", "configuration.md", "embedding.md", "continuations.md", "handoffs.md")
+WITH_EXAMPLES = ("library.md", "configuration.md", "embedding.md", "continuations.md", "handoffs.md", "export.md")
 
 # ---------------------------------------------------------------- format.md: tables
 
@@ -274,6 +277,24 @@ def test_commands_that_documents_name_exist(command: str) -> None:
     assert helped.returncode == 0, helped.stderr
     for option in (word for word in words if word.startswith("--")):
         assert option.partition("=")[0] in helped.stdout, option
+
+
+# ---------------------------------------------------------------- export.md
+
+
+def test_the_forms_and_options_of_an_export_are_the_command_s() -> None:
+    assert [row[0].strip("`") for row in documents.table(EXPORT, "form", "prints")] == list(exporting.FORMS)
+    options = {row[0].split("`")[1].split()[0] for row in documents.table(EXPORT, "option", "of", "does")}
+    assert options == {"--through", "--json", *(name for names in exporting.FORMS.values() for name in names)}
+
+
+def test_the_rules_of_arrays_are_the_validators() -> None:
+    rows = documents.table(EXPORT, "rule", "says", "option")
+    assert {row[0]: row[1] for row in rows} == legality.RULES
+    for validate in (legality.anthropic, legality.openai_chat, legality.openai_responses):
+        rules = validate(None)[0].rule[0]
+        taken = list(inspect.signature(validate).parameters)[1:]
+        assert {name for row in rows if row[0][0] == rules for name in re.findall("`(.+?)`", row[2])} == set(taken)
 
 
 # ---------------------------------------------------------------- examples

@@ -52,14 +52,6 @@ def test_a_session_as_a_provider_takes_it(maka_: Run, tmp_path: Path, form: str)
     assert os.listdir(path.parent) == ["journal.jsonl"]
 
 
-@pytest.mark.parametrize("form", VALIDATORS)
-@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.jsonl")), ids=lambda path: path.stem)
-def test_each_journal_of_the_corpus_is_legal(maka_: Run, path: Path, form: str) -> None:
-    ran = maka_("journal", "export", path, "--to", form)
-    assert ran.code == maka_("journal", "show", path).code
-    assert VALIDATORS[form](ran.json) == []
-
-
 def test_a_session_as_a_document(maka_: Run, tmp_path: Path) -> None:
     builder = Builder(name="Fix *it*").tool_turn()
     builder.add("session/note", {"kind": "abort", "text": "stopped"})

@@ -4,6 +4,7 @@ import base64
 import json
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 
 from maka.journal import export, legality
 from maka.journal.errors import JournalError
+from maka.repair.session import survey
 from support.builder import Builder
 from support.folds import history
 from support.nonsense import Nonsense
 
 Json = Any
+CORPUS = Path(__file__).parents[2] / "fixtures" / "corpus"
 
 
 def legal(messages: Json, **options: Json) -> tuple[Json, Json, Json]:
@@ -375,6 +378,13 @@ def test_whatever_a_journal_holds_is_legal(seed: int, events: int, wild: float) 
     folded = history(Nonsense(seed, events, wild))
     legal(folded.messages())
     "".join(export.markdown(folded.annotated(), "x"))
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_each_journal_of_the_corpus_is_legal(path: Path) -> None:
+    session = survey(path)
+    legal(session.messages())
+    "".join(export.markdown(session.history().annotated(), "x"))
 
 
 VALUES = st.none() | st.integers() | st.floats() | st.text(max_size=4) | st.text("\ud800\ud83d\ude00\0 {", max_size=4)

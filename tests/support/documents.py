@@ -18,6 +18,7 @@ CLIENT = (DOCS / "client.md").read_text(encoding="utf-8")
 PROTOCOL = (DOCS / "protocol.md").read_text(encoding="utf-8")
 CONTINUATIONS = (DOCS / "continuations.md").read_text(encoding="utf-8")
 MODELS = (DOCS / "models.md").read_text(encoding="utf-8")
+EXPORT = (DOCS / "export.md").read_text(encoding="utf-8")
 
 
 class Section(NamedTuple):
