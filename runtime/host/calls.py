@@ -4,6 +4,7 @@ Where a caller gives no id, one is minted here, so that a request which is sent 
 docs/protocol.md has the shapes of what goes in and comes out.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal
@@ -283,4 +284,6 @@ class Plans:
 
 
 def _given(**input: Any) -> JsonObject:
-    return {key: value for key, value in input.items() if value is not None}
+    """What was given, and a path as its text."""
+    texts = {key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in input.items()}
+    return {key: value for key, value in texts.items() if value is not None}

@@ -15,7 +15,7 @@ from ..errors import RuntimeFailure
 from ..tasks import Tasks, all_done, seen
 from . import endpoint, ownership, protocol
 from .endpoint import Registration
-from .protocol import FrameError, HostError
+from .protocol import FrameError, HostError, NotJson
 from .transport import ConnectionLost, FramedTransport, dial
 from .watching import Subscription
 
@@ -212,6 +212,8 @@ class Link:
             self._settle(id)
             if isinstance(error, ConnectionLost):
                 raise LinkLost(sent=False) from None
+            if isinstance(error, FrameError) and error.code == "bad_frame":
+                raise NotJson(f"{operation} cannot be sent: its input holds what no JSON can ({error})") from None
             if isinstance(error, FrameError):
                 raise HostError(error.code, f"{operation} cannot be sent: {error}") from None
             raise

@@ -74,6 +74,13 @@ class HostError(RuntimeFailure):
         self.code = code
 
 
+class NotJson(HostError, TypeError):
+    """What a program asks for holds a value that no JSON can; it has gone to no host. ``code`` is ``bad_frame``."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("bad_frame", message)
+
+
 class FrameError(RuntimeFailure):
     """Bytes that are no frame. ``code`` is ``bad_frame`` or ``frame_too_large``."""
 
@@ -87,7 +94,7 @@ def encode(frame: JsonObject) -> bytes:
     try:
         line = orjson.dumps(frame, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError as error:
-        raise FrameError("bad_frame", f"this is no frame: {error}") from None
+        raise FrameError("bad_frame", str(error)) from None
     if len(line) > MAX_FRAME:
         raise FrameError("frame_too_large", f"a frame has at most {MAX_FRAME} bytes, and this one has {len(line)}")
     return line

@@ -43,12 +43,25 @@ REFUSALS: Final[tuple[tuple[type[BaseException], str | Callable[[Any], str]], ..
 )
 
 
+#: What a sentence calls something in Python → over the protocol.
+_NAMES: Final = {
+    "`SessionManager.interaction`": "`interaction.query`",
+    "; `unarchive` it first": "; take it back first, with `session.unarchive` or `maka session archive ID --undo`",
+}
+
+
+def _over_the_wire(sentence: str) -> str:
+    for name, other in _NAMES.items():
+        sentence = sentence.replace(name, other)
+    return sentence
+
+
 def refusal(operation: str, error: BaseException) -> tuple[str, str]:
     """Code and sentence. What nobody foresaw goes to the log with its traceback, and the client is told only that."""
     for kind, code in REFUSALS:
         if isinstance(error, kind):
             told = code if isinstance(code, str) else code(error)
             if told in CODES:
-                return told, describe(error)
+                return told, _over_the_wire(describe(error))
     log.error("operation %s failed: %s", operation, describe(error, typed=True), exc_info=error)
     return "internal_failure", f"something in the host failed at {operation}; its log says what, host.log in the root"

@@ -274,6 +274,19 @@ def test_what_no_frame_can_hold_is_refused_here(tmp_path: Path, content: str, co
     play(scenario())
 
 
+def test_a_path_is_its_text_and_what_is_no_json_is_the_programs_mistake(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with FakeHost(tmp_path) as host, connect(tmp_path) as client:
+            host.answers["session.create"] = lambda asked: {"session_id": asked["session_id"], "revision": 0}
+            await client.create_session("s", cwd=tmp_path)
+            assert host.asked[-1][1]["cwd"] == str(tmp_path)
+            with pytest.raises(TypeError, match=r"^session\.create cannot be sent: its input .*not JSON .*set"):
+                await client.create_session("s", labels={"a"})
+            assert len(host.asked) == 1
+
+    play(scenario())
+
+
 def test_a_long_request_is_waited_for_while_the_host_lives(tmp_path: Path) -> None:
     async def scenario() -> None:
         async def answer(input: Json) -> Json:

@@ -11,6 +11,7 @@ import pytest
 import maka
 from maka.journal import errors as journal
 from maka.runtime import errors as runtime
+from maka.runtime import interactions
 from maka.runtime.host.connection import Caller, Connection
 from maka.runtime.host.operations import OPERATIONS
 from maka.runtime.host.protocol import (
@@ -382,6 +383,16 @@ def test_what_an_operation_raises_has_a_code(error: Exception, code: str) -> Non
     assert told == code
     assert told in CODES
     assert message == "m" or code == "internal_failure"
+
+
+def test_what_is_told_over_the_wire_names_operations_and_nothing_of_python() -> None:
+    told, message = refusal("interaction.answer", interactions._resolved("interaction i is closed"))
+    assert told == "already_resolved"
+    assert message == "interaction i is closed; the first outcome stands, and `interaction.query` shows it"
+    _, message = refusal(
+        "turn.start", runtime.SessionArchived("it is archived and takes no turns; `unarchive` it first")
+    )
+    assert message.endswith("take it back first, with `session.unarchive` or `maka session archive ID --undo`")
 
 
 @pytest.mark.parametrize(

@@ -314,7 +314,7 @@ def test_shapes_are_those_of_a_host_that_serves(tmp_path: Path) -> None:
         for entry in snapshot["queue"]["steering"] + snapshot["queue"]["followup"]:
             fits(entry, shapes["entry"])
         assert {entry["message_id"] for entry in snapshot["queue"]["followup"]} == {"m2"}
-        fits((await ask("host.status"))["active"][0], ["session_id", "turn_id", "run_id"])
+        fits((await ask("host.status"))["active"][0], ["session_id", "turn_id", "run_id", "waiting", "queued"])
         await ask("queue.retract", session_id="s", retract_id="r1", message_ids=["m2"])
         run = {"session_id": "s", "turn_id": started["turn_id"], "run_id": started["run_id"]}
         # The turn may have taken what was to steer it.
