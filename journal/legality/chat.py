@@ -9,6 +9,7 @@ from .rules import Violation, numbered, shown
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ID_LENGTH: Final = 40
+_PARTS: Final = ("text", "image_url", "input_audio", "file", "refusal")
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 
 
@@ -46,8 +47,8 @@ def _shapes(given: list[Any]) -> Iterator[Violation]:
         content = message.get("content")
         if isinstance(content, list):
             for place, part in enumerate(content):
-                if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-                    yield Violation("O0", f"{where}.content.{place}", "is no part with a type")
+                if not isinstance(part, dict) or part.get("type") not in _PARTS:
+                    yield Violation("O0", f"{where}.content.{place}", "is no part of a type of chat completions")
         elif not isinstance(content, str) and (content is not None or message["role"] != "assistant"):
             yield Violation("O0", where, "has neither text nor parts as content")
         if message["role"] == "assistant":

@@ -207,6 +207,7 @@ def test_a_legal_conversation_breaks_no_rule_of_chat() -> None:
         ([None, {"role": "robot"}], [("O0", "messages.0"), ("O0", "messages.1")]),
         ([{"role": "user", "content": None}], [("O0", "messages.0")]),
         ([{"role": "user", "content": [1]}], [("O0", "messages.0.content.0")]),
+        ([user(result())], [("O0", "messages.0.content.0")]),
         ([calls(call("a"), call("b")), tool("a")], [("O1", "messages.0")]),
         ([calls(call("a")), ASKED, tool("a")], [("O1", "messages.0"), ("O2", "messages.2")]),
         ([ASKED, tool("a")], [("O2", "messages.1")]),
