@@ -5,14 +5,14 @@ closers of a repair to decide. A result is paired with the newest open call of i
 been closed is a late outcome of it, and one without any call is told as text.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any, Final
 
 import attrs
 
 from ... import __version__
-from ..events import Blocks, Draft, JsonObject
+from ..events import Blocks, Draft, Event, JsonObject
 from ..views.session import TOOL_BOUNDARY
 from ..wording import UNKNOWN_ERROR, unknown_outcome
 from . import records
@@ -27,24 +27,29 @@ _NEVER_RAN: Final = "The call was never run: the response that asked for it was 
 
 @attrs.frozen
 class Fork:
-    """Where a thread goes on from: behind event ``seq`` of ``thread``."""
+    """Where a thread goes on from: behind event ``seq`` of ``thread``; ``before``: of what it was before it was cut."""
 
     thread: str
     seq: int
+    before: bool = False
+
+
+def ends_turn(draft: Draft | Event) -> bool:
+    """Is it the last event of a turn, behind which a thread may be forked?"""
+    if draft.type == "turn/end":
+        return bool(draft.data["reason"]["kind"] == "interrupted")
+    return draft.type == "run/settled"
 
 
 @attrs.frozen
 class Batch:
     """Events of one thread that stand or fall together, at ``ts`` (Unix ms). The first batch of a thread is its header,
     with ``fork`` or ``child_of`` (the thread; the header has the rest) where it has one.
-
-    ``ends``: a thread may be forked behind the last of these events.
     """
 
     thread: str
     ts: int
     drafts: list[Draft]
-    ends: bool = False
     fork: Fork | None = None
     child_of: str | None = None
 
@@ -91,7 +96,8 @@ class _Thread:
     lost: dict[str, _Call] = attrs.Factory(dict)
     answered: set[str] = attrs.Factory(set)
     messages: dict[int, int] = attrs.Factory(dict)
-    ends: dict[str, int] = attrs.Factory(dict)
+    #: By turn: the event that ended it, and whether that stands before a cut.
+    ends: dict[str, tuple[int, bool]] = attrs.Factory(dict)
     #: Of the open turn: its name, and where it began.
     key: str | None = None
     opened: Place | None = None
@@ -100,9 +106,13 @@ class _Thread:
 class Conversion:
     """Feed every record of a file, in order; at the end what the last turn of each thread leaves open is open."""
 
-    def __init__(self, format: str, report: Report) -> None:
+    def __init__(self, format: str, report: Report, cuts: Mapping[str, int] | None = None) -> None:
+        """``cuts``: threads that are on record up to the event of this number, which ends a turn: what follows begins
+        a journal of its own, forked there, and nothing is given out of what comes before.
+        """
         self._format = format
         self._report = report
+        self._cuts = dict(cuts or {})
         self._threads: dict[str, _Thread] = {}
         self._turns = 0
         self._ids = 0
@@ -170,9 +180,9 @@ class Conversion:
             if parent.key == record.after and parent.turn_id is not None:
                 self._end(parent, self._passed(parent))
                 yield from self._out(parent)
-            if (seq := parent.ends.get(record.after)) is not None:
-                fork = Fork(parent.name, seq)
-                thread.turn = parent.turn if parent.name == record.thread else self._number(parent, record.after)
+            if (end := parent.ends.get(record.after)) is not None:
+                fork = Fork(parent.name, *end)
+                thread.turn = list(parent.ends).index(record.after) + 1
         elif parent is not None and record.kind == "subagent":
             child_of = parent.name
             call = next((each for each in parent.open if each.call_id == record.call_id), None)
@@ -185,10 +195,8 @@ class Conversion:
             del header["imported_from"]["session_id"]
         self._threads[record.thread] = thread
         thread.seq = 1
-        yield Batch(record.thread, ts, [Draft("session/header", header)], fork=fork, child_of=child_of)
-
-    def _number(self, parent: _Thread, after: str) -> int:
-        return list(parent.ends).index(after) + 1
+        if record.thread not in self._cuts:
+            yield Batch(record.thread, ts, [Draft("session/header", header)], fork=fork, child_of=child_of)
 
     # ------------------------------------------------------------ what is written
 
@@ -200,8 +208,23 @@ class Conversion:
     def _out(self, thread: _Thread) -> Iterator[Batch]:
         if self._batch:
             drafts, self._batch = self._batch, []
-            last = drafts[-1].type
-            yield Batch(thread.name, thread.ts, drafts, ends=last == "run/settled")
+            cut = self._cuts.get(thread.name)
+            if cut is None:
+                yield Batch(thread.name, thread.ts, drafts)
+            elif thread.seq > cut:
+                yield from self._cut(thread, drafts, thread.seq - 1 - cut)
+
+    def _cut(self, thread: _Thread, drafts: list[Draft], further: int) -> Iterator[Batch]:
+        """The thread is on record up to here; the last ``further`` drafts are not."""
+        del self._cuts[thread.name]
+        fork = Fork(thread.name, thread.seq - 1 - further, before=True)
+        yield Batch(thread.name, thread.ts, [Draft("session/header", thread.header)], fork=fork)
+        # What is named by number stands in the parent's.
+        thread.lost.clear()
+        thread.messages.clear()
+        thread.seq = 1 + further
+        if further:
+            yield Batch(thread.name, thread.ts, drafts[-further:])
 
     def _id(self, kind: str) -> str:
         self._ids += 1
@@ -251,10 +274,10 @@ class Conversion:
         for key in ("source", "failure_class", "message"):
             if (value := getattr(end, key)) is not None:
                 reason[key] = value
-        self._put(thread, "turn/end", {**self._in_turn(thread), "reason": reason})
-        # A run that was cut off has nobody who could have cleaned up behind it; here nobody has to.
-        seq = self._put(thread, "run/settled", {"run_id": thread.run_id})
-        thread.ends[thread.key or thread.turn_id] = seq
+        seq = self._put(thread, "turn/end", {**self._in_turn(thread), "reason": reason})
+        if end.kind != "interrupted":
+            seq = self._put(thread, "run/settled", {"run_id": thread.run_id})
+        thread.ends[thread.key or thread.turn_id] = seq, thread.name in self._cuts
         thread.turn_id = None
 
     def _close_step(self, thread: _Thread) -> None:

@@ -1,6 +1,6 @@
 """A foreign file folded: what an import of it would hold, thread by thread. Nothing is written."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import attrs
@@ -39,9 +39,13 @@ class Thread:
             self.events += 1
 
 
-def batches(source: Source, format: str, report: Report, name: str) -> Iterator[Batch]:
-    """The events of every session that a file holds, in the order of the file. ``name``: the file's."""
-    conversion = Conversion(format, report)
+def batches(
+    source: Source, format: str, report: Report, name: str, cuts: Mapping[str, int] | None = None
+) -> Iterator[Batch]:
+    """The events of every session that a file holds, in the order of the file. ``name``: the file's. ``cuts``: see
+    Conversion.
+    """
+    conversion = Conversion(format, report, cuts)
     for record in READERS[format](source, report, name):
         yield from conversion.feed(record)
     conversion.finish()
