@@ -41,7 +41,9 @@ def _explain(error: Exception, console: "Console", debug: bool) -> int:
     if debug:
         import traceback
 
-        for row in "".join(traceback.format_exception(error)).splitlines():
+        # Of a process that was started for it, what that wrote tells more than the way to here.
+        more = getattr(error, "log", "") or "".join(traceback.format_exception(error))
+        for row in more.splitlines():
             console.say(row, "dim")
     failure = failure_of(error)
     if failure.sentence is not None:

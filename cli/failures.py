@@ -4,6 +4,7 @@ For a session that is locked it is looked up whether the root's host has it, bec
 """
 
 import errno
+import os
 import traceback
 from typing import Final
 
@@ -76,10 +77,20 @@ def _usage(message: str, error: Exception) -> str:
 
 
 def _system(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError) and error.filename is None and not _here():
+        return "the directory that this command runs in is not there any more; go to another with `cd`, then try again"
     where = f" {str(error.filename)[:200]}" if error.filename is not None else ""
     advice = _ADVICE.get(error.errno or 0, "look at that place's permissions and free space")
     reason = error.strerror or str(error) or type(error).__name__
     return f"{reason}:{where or ' the system refused an operation'}; {advice}"
+
+
+def _here() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _unforeseen(error: Exception) -> str:

@@ -41,12 +41,15 @@ def start(
     """Start the host of a root, unless one runs, and say who it is.
 
     It goes on in the background, and writes host.log under the root. What a host before it left open it takes up
-    first: queued messages, turns that were admitted or handed over. With --foreground this process is the host.
+    first: queued messages, turns that were admitted or handed over. With --foreground this process is the host, and
+    with --json it prints its document once it is ready.
 
     Exit code: 0 it runs, 2 no app, or it could not start. With --foreground: 0 it was stopped, 1 it was and something
     did not end in time, 2 no app, or the root cannot be used, or not any more, 3 another host has the root.
     """
     import asyncio
+    import contextlib
+    import sys
 
     from . import hosting, render
 
@@ -56,7 +59,12 @@ def start(
         from ..runtime.host.process import main
 
         hosting.refuse_without_app(app, root)
-        return main(hosting.place(root), app, idle=seconds)
+        where = hosting.place(root)
+        if not as_json:
+            return main(where, app, idle=seconds)
+        # What an app prints is no part of the answer.
+        with contextlib.redirect_stdout(sys.stderr):
+            return main(where, app, idle=seconds, on_ready=lambda: console.document(hosting.begun(where)))
     with console.working("starting the host"):
         answer = asyncio.run(hosting.started(root, app, seconds, lambda said: console.say(said, "dim")))
     return give(console, answer, None if as_json else render.host_started)

@@ -113,6 +113,14 @@ async def ending(where: Path) -> str | None:
     return f"the host of {where} (process {status['pid']}) is ending (draining) and waits for {waits}"
 
 
+def begun(where: Path) -> Doc:
+    """Of `host start --foreground`, of the host that this process is, once it is ready."""
+    registered = read_registration(where)
+    if registered is None:
+        return {"started": True, "root": str(where), "state": "ready", "pid": os.getpid()}
+    return {"started": True, **_registered(registered, {"state": "ready", "app": registered.app})}
+
+
 def _registered(registered: Registration, status: Doc) -> Doc:
     keys = ("host_epoch", "pid", "version", "started_at")
     doc: Doc = {"root": registered.root, "state": status["state"], **{key: getattr(registered, key) for key in keys}}
@@ -152,7 +160,9 @@ async def stopped(root: str | None, *, handoff: bool, timeout: float) -> Answer:
         # One that had been asked has gone meanwhile.
         if pid is None:
             absent = _absent(where, exits.DONE)
-            return Answer({**absent.doc, "stopped": False}, absent.code, absent.refusal)
+            none = f"no host runs for {where}, so there is none to end"
+            refusal = none if absent.doc["state"] == "none" else absent.refusal
+            return Answer({**absent.doc, "stopped": False}, absent.code, refusal)
     except TimeoutError:
         pass
     clock = asyncio.get_running_loop().time

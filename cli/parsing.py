@@ -1,9 +1,12 @@
 """Commands whose texts and flags are taken as they stand on the command line, without a conversion."""
 
-from typing import Any
+from typing import Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+#: Characters of a first sentence, at most.
+_SENTENCE: Final = 300
 
 
 class _AsGiven:
@@ -43,6 +46,13 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return _as_given(super().get_params(ctx))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Each command with the whole of its first sentence."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, each.get_short_help_str(_SENTENCE)) for name, each in commands if each and not each.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 class WrongUsage(typer.BadParameter):

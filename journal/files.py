@@ -27,6 +27,7 @@ _HINTS: Final[dict[int, str]] = {
     errno.EMFILE: "let this process open more files (`ulimit -n`), then try again",
     errno.ENFILE: "the system has too many files open; close some, then try again",
     errno.ENOTDIR: "move what stands there elsewhere, then try again",
+    errno.ENOENT: "look whether the directory above it is there, or name another place",
     errno.EISDIR: "move the directory that stands there elsewhere, then try again",
     errno.ELOOP: "move the link that stands there elsewhere, then try again",
 }

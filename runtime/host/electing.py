@@ -28,11 +28,17 @@ _LONG: Final = 4 * 1024 * 1024
 _NO_FAILURE: Final = (0, 3)
 #: Seconds in which a host that is alive answers a handshake.
 _HANDSHAKE: Final = 2.0
-_TAIL: Final = 4096
+_TAIL: Final = 16 * 1024
 
 
 class HostStartFailed(RuntimeFailure):
-    """No host could be started, or none answered in time. Its log is ``<root>/host.log``."""
+    """No host could be started, or none answered in time. Its log is ``<root>/host.log``; ``log`` is the end of what it
+    wrote there, if it has ended.
+    """
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
 
 
 async def find_host(root: str | os.PathLike[str]) -> Registration | None:
@@ -92,7 +98,7 @@ async def _elected(root: Path, app: str | None, idle: float | None, started: "li
             elif candidate is not None and candidate.code is not None:
                 # Looked at only now: where there is a host, or somebody is becoming one, all is well.
                 if candidate.code not in _NO_FAILURE and ownership.owner(root) is None:
-                    raise HostStartFailed(candidate.story())
+                    raise candidate.failure()
                 candidate.give_way()
                 candidate = None
             elif candidate is None and ownership.owner(root) is None:
@@ -169,8 +175,8 @@ class _Candidate:
         """Others may start one."""
         self._turn.close()
 
-    def story(self) -> str:
-        """What it said last, in one sentence."""
+    def failure(self) -> HostStartFailed:
+        """What it said last, in one sentence, and the end of all that it said."""
         how = f"exit code {self.code}" if (self.code or 0) >= 0 else f"signal {-(self.code or 0)}"
         try:
             with open(self._log, "rb") as log:
@@ -182,8 +188,8 @@ class _Candidate:
         # What an app prints may be written when the process ends, behind what it says of its end.
         said = next((line for line in spoken if line.startswith("maka: ")), spoken[0] if spoken else "")
         if not said:
-            return f"the host did not start ({how}) and said nothing; read {self._log}, then try again"
-        return f"the host did not start ({how}): {said.removeprefix('maka: ')}"
+            return HostStartFailed(f"the host did not start ({how}) and said nothing; read {self._log}, then try again")
+        return HostStartFailed(f"the host did not start ({how}): {said.removeprefix('maka: ')}", "\n".join(lines))
 
     def _wait(self) -> None:
         self._process.wait()

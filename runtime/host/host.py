@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakValueDictionary
@@ -69,7 +69,8 @@ class ShutdownLate(RuntimeFailure):
 class Host:
     """One root, served until ``shut_down``. ``app`` as for a SessionManager; ``app_name``: what it was found by.
 
-    ``idle``: seconds without a connection and without anything to do, after which it ends by itself.
+    ``idle``: seconds without a connection and without anything to do, after which it ends by itself. ``on_ready`` is
+    called once it serves everybody.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Host:
         *,
         app_name: str | None = None,
         idle: float | None = None,
+        on_ready: Callable[[], None] = lambda: None,
         deadlines: HostDeadlines | None = None,
         kernel_deadlines: Deadlines | None = None,
     ) -> None:
@@ -88,6 +90,7 @@ class Host:
         self._root = Path(os.path.realpath(root))
         self._app_name = app_name
         self._idle = idle
+        self._on_ready = on_ready
         self._deadlines = deadlines or HostDeadlines()
         self._started = time.time_ns() // 1_000_000
         #: The same by a clock that nobody sets.
@@ -341,6 +344,8 @@ class Host:
             self._cannot_be_found(str(error))
         self._server.tell_state(state)
         log.info("the host of %s is %s", self._root, state)
+        if state == "ready":
+            self._on_ready()
 
     def _registration(self, path: Path) -> endpoint.Registration:
         from ... import __version__

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -24,15 +25,23 @@ TAKEN: Final = 3
 
 #: Seconds for threads that an app has left behind, once the host has ended.
 _LEFTOVERS: Final = 5.0
+#: Packages whose frames stand between this process and the app's module.
+_LOADERS: Final = ("maka", "importlib", "_frozen_importlib", "_frozen_importlib_external")
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def main(root: str | os.PathLike[str], app: str | None = None, *, idle: float | None = None) -> int:
+def main(
+    root: str | os.PathLike[str],
+    app: str | None = None,
+    *,
+    idle: float | None = None,
+    on_ready: Callable[[], None] = lambda: None,
+) -> int:
     """Serves the root until it is stopped; gives the exit code. What goes wrong is one sentence on standard error.
 
-    ``app``: the name of one, else whichever is configured. ``idle``: see Host. SIGTERM and SIGINT stop it; at a second
-    one it ends where it stands. The root is taken before the app is imported: one that hangs there is seen, and no
-    second process is started beside it.
+    ``app``: the name of one, else whichever is configured. ``idle`` and ``on_ready``: see Host. SIGTERM and SIGINT stop
+    it; at a second one it ends where it stands. The root is taken before the app is imported: one that hangs there is
+    seen, and no second process is started beside it.
     """
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     place = Path(root)
@@ -40,11 +49,24 @@ def main(root: str | os.PathLike[str], app: str | None = None, *, idle: float | 
         with RootLock.acquire(place) as lock:
             log.info("process %d is the host of %s and loads its app", os.getpid(), lock.root)
             loaded, source = load_app(app, place, os.environ, Path.cwd())
-            return asyncio.run(_serve(Host(place, loaded, app_name=source.name, idle=idle), lock))
+            return asyncio.run(_serve(Host(place, loaded, app_name=source.name, idle=idle, on_ready=on_ready), lock))
     except HostRunning as error:
         return _said(error, TAKEN)
-    except (AppError, RuntimeFailure, JournalError) as error:
+    except AppError as error:
+        if (cause := _of_the_app(error)) is not None:
+            log.error("the app cannot be loaded", exc_info=cause)
         return _said(error, REFUSED)
+    except (RuntimeFailure, JournalError) as error:
+        return _said(error, REFUSED)
+
+
+def _of_the_app(error: AppError) -> BaseException | None:
+    """What the app itself raised, with its own frames alone; None where nothing of it has run."""
+    cause = error.__cause__
+    frames = None if cause is None else cause.__traceback__
+    while frames is not None and frames.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _LOADERS:
+        frames = frames.tb_next
+    return None if cause is None or frames is None else cause.with_traceback(frames)
 
 
 async def _serve(host: Host, lock: RootLock | None = None) -> int:

@@ -1,5 +1,6 @@
 """The command as a whole: usage, versions, help, completion, what goes to which stream."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -74,6 +75,28 @@ def test_a_session_that_is_not_there(maka_: Run, command: str, target: str) -> N
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("maka: ")
     assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("group", [(), ("journal",), ("session",), ("host",), ("app",)])
+def test_what_a_command_does_is_told_as_a_whole_sentence(maka_: Run, group: tuple[str, ...]) -> None:
+    commands = maka_(*group, "--help").out.partition("\nCommands:\n")[2]
+    assert commands.strip()
+    assert "..." not in commands
+
+
+def test_a_place_that_is_not_there_is_named(tmp_path: Path) -> None:
+    words = [*COMMAND, "run", "Hello", "--app", "x:y"]
+    gone = "import os, sys; os.mkdir('x'); os.chdir('x'); os.rmdir('../x'); os.execv(sys.argv[1], sys.argv[1:])"
+    ran = subprocess.run(
+        [sys.executable, "-c", gone, *words], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60
+    )
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("maka: the directory that this command runs in is not there any more; go to another")
+    env = {**os.environ, "MAKA_HOME": "/proc/none"}
+    ran = subprocess.run(words, capture_output=True, text=True, check=False, env=env, timeout=60)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("maka: cannot open /proc/none/")
+    assert ran.stderr.endswith("; look whether the directory above it is there, or name another place\n")
 
 
 def test_debug_shows_more_wherever_it_stands() -> None:

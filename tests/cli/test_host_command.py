@@ -67,7 +67,7 @@ def test_it_is_asked_to_end_and_waited_for(maka_: Run, tmp_path: Path) -> None:
         assert host.process.wait(10) == 0
     ran = maka_("host", "stop")
     assert (ran.code, ran.out) == (0, "")
-    assert "no host runs" in ran.err
+    assert ran.err == f"maka: no host runs for {tmp_path / 'root'}, so there is none to end\n"
     doc = maka_("host", "stop", "--json").json
     assert doc == {"root": str(tmp_path / "root"), "state": "none", "pid": None, "stopped": False}
 
@@ -123,6 +123,35 @@ def test_in_the_foreground_it_is_this_process(tmp_path: Path) -> None:
         host.send_signal(signal.SIGTERM)
         host.communicate(timeout=30)
     assert host.returncode == 0
+
+
+def test_in_the_foreground_it_prints_its_document_once_it_is_ready(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    env = {**os.environ, "PYTHONPATH": str(TESTS)}
+    words = ["host", "start", "--foreground", "--json", "--app", "support.spoken:made", "--root", str(root)]
+    with subprocess.Popen([*COMMAND, *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as host:
+        assert host.stdout is not None
+        doc = json.loads(host.stdout.readline())
+        registered = read_registration(root)
+        assert registered is not None
+        assert (doc["pid"], doc["state"], doc["host_epoch"]) == (host.pid, "ready", registered.host_epoch)
+        assert (doc["started"], doc["app"], doc["endpoint"]) == (True, "support.spoken:made", registered.endpoint)
+        host.send_signal(signal.SIGTERM)
+        out, _ = host.communicate(timeout=30)
+    assert (host.returncode, out) == (0, b"")
+
+
+def test_of_an_app_that_cannot_be_loaded_the_log_tells_where(maka_: Run, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere" / "broken.py").write_text("def made():\n    raise ValueError('boom')\napp = made()\n")
+    for flag in ((), ("--debug",)):
+        ran = subprocess.run(
+            [*COMMAND, *flag, "host", "start", "--app", "broken:app"], capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 2
+        assert ran.stderr.splitlines()[-1].startswith("maka: the host did not start (exit code 2): broken:app")
+        assert ("line 2, in made" in ran.stderr) == bool(flag)
+        assert "electing.py" not in ran.stderr
+    assert "line 2, in made" in (tmp_path / "root" / "host.log").read_text()
 
 
 def test_one_that_nobody_uses_ends(tmp_path: Path) -> None:

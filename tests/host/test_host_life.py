@@ -71,7 +71,7 @@ def test_a_host_is_registered_as_what_it_is(root: Root) -> None:
             status = await life.ask("host.status")
             assert (status["state"], status["active"], status["connections"]) == ("ready", [], 0)
             turn = await start(life)
-            active = {"session_id": "s1", "turn_id": "t1", "run_id": turn["run_id"]}
+            active = {"session_id": "s1", "turn_id": "t1", "run_id": turn["run_id"], "waiting": False, "queued": 0}
             assert (await life.ask("host.status"))["active"] == [active]
             await life.end()
         assert life.states == ["recovering", "ready", "draining"]
