@@ -2,28 +2,32 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
-from ..runtime.host import HostError
+from ..runtime.errors import AppError, RuntimeFailure
+from ..runtime.host import HostError, HostStartFailed, HostUnreachable
 from ..runtime.ids import new_id
 from . import conversation, exits
 from .console import Console
 from .live import Live
+from .reaching import Hosts
 from .render import words
 from .running import ARCHIVED, archived
 from .text import line
-from .typed import Typed
-from .watching import Watching
+from .typed import QUIT, Typed
+from .watching import ENDED, Watching
 
 if TYPE_CHECKING:
     from ..runtime.host import Client
 
 Json = dict[str, Any]
 
+#: Seconds in which what was typed before may still be sent, or a turn be stopped, before more is said.
+_GRACE: Final = 0.7
 #: Messages of the session that are shown before the first prompt.
 _SHOWN: Final = 6
 _PROMPT: Final = "› "
@@ -70,60 +74,163 @@ class Chat:
     _told: set[str] = attrs.Factory(set)
     #: The message whose host was lost before it took it: it is the next one's, by the same id.
     _unsent: tuple[str, str] | None = None
-    #: The number of the newest event that queued something from here.
+    #: The number of the newest event that queued something from here; and what waits of that.
     _queued: int = 0
+    _waits: dict[str, str] = attrs.Factory(dict)
+    #: The session as it is told now, and what of it was seen: the number of an event.
+    _watch: Watching | None = None
+    _since: int | None = None
+    _ended: dict[str, Json] = attrs.Factory(dict)
+    #: How it was left: does something run, and what does it ask?
+    _runs: bool = False
+    _asks: str | None = None
+    _live: Live = attrs.Factory(lambda self: Live(self.console, mine=self.mine), takes_self=True)
 
-    async def held(self, client: "Client") -> int:
-        """Goes on until somebody leaves; the exit code."""
+    async def talked(self, hosts: Hosts) -> int:
+        """Goes on until somebody leaves, over one host after the other; the exit code."""
+        loop = asyncio.get_running_loop()
+        leaving: asyncio.Future[int] = loop.create_future()
+        stops: list[asyncio.Task[None]] = []
+
+        def leave(code: int) -> None:
+            if not leaving.done():
+                leaving.set_result(code)
+
+        def interrupt() -> None:
+            if any(not stop.done() for stop in stops):
+                self.console.say(f"left; {hosts.who} has been asked to stop the turn, and has not answered", "yellow")
+                leave(exits.INTERRUPTED)
+            elif self._watch is None or self._watch.current is None:
+                leave(exits.DONE)
+            else:
+                stops.append(loop.create_task(self._stopped_aloud(self._watch, hosts)))
+
+        holding = loop.create_task(self._holding(hosts))
+        quitting = loop.create_task(self._quitting(holding, leave))
+        try:
+            with _taken({signal.SIGINT: interrupt, signal.SIGTERM: lambda: leave(exits.TERMINATED)}):
+                await asyncio.wait({holding, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            code = leaving.result() if leaving.done() else holding.result()
+        finally:
+            tasks = [holding, quitting, *stops]
+            for task in tasks:
+                task.cancel()
+            leaving.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._prompted is not None and self.typed.terminal:
+                self.console.put("\n")
+        return self._left(code)
+
+    def _left(self, code: int) -> int:
+        if self._unsent is not None:
+            self.console.say(f"no host has taken what was typed last: {line(self._unsent[1], 100)}", "yellow")
+        if self._asks is not None:
+            back = f"`maka chat --session {self.words}` in a terminal takes the answer"
+            self.console.say(f"the turn waits for an answer: {self._asks}; {back}", "yellow")
+            return exits.PENDING if code == exits.DONE and not self.typed.terminal else code
+        if self._runs:
+            self.console.say("the turn goes on in the host", "dim")
+        return code
+
+    async def _quitting(self, holding: "asyncio.Task[int]", leave: Callable[[int], None]) -> None:
+        """Whoever leaves a terminal waits for no host."""
+        if self.typed.terminal:
+            await self.typed.until_quit()
+            # What was typed before that is sent, where it can be.
+            await asyncio.wait({holding}, timeout=_GRACE)
+            leave(exits.DONE)
+
+    async def _holding(self, hosts: Hosts) -> int:
+        while True:
+            try:
+                async with hosts.reached() as client:
+                    ended = await self._held(hosts, client)
+                if ended is None:
+                    return exits.DONE
+                if not await self._between(hosts, ended):
+                    return exits.DONE
+            except (HostUnreachable, HostStartFailed, AppError) as error:
+                if not self._greeted or not self.typed.terminal:
+                    raise
+                await self._unreached(hosts, error)
+
+    async def _between(self, hosts: Hosts, ended: bool) -> bool:
+        """Waits until it makes sense to look for the next host; False: nobody has anything more to say."""
+        sent = self._unsent is not None
+        what = f"{hosts.who} has ended" if ended else f"{hosts.who} is gone"
+        if not hosts.start:
+            self.console.say(f"{what}; the next one is waited for: `maka host start` starts it", "yellow")
+            return await self._another(hosts)
+        if not ended or sent:
+            self.console.say(f"{what}; the next one is started" + (", and told what was typed" * sent), "yellow")
+            return True
+        if self.typed.terminal:
+            self.console.say(f"{what}; what is typed now goes to the next one", "yellow")
+        await _first(self.typed.ready(), hosts.another())
+        return not self.typed.quits
+
+    async def _another(self, hosts: Hosts) -> bool:
+        """The same where nobody may start one: what is typed meanwhile is not sent."""
+        another = asyncio.get_running_loop().create_task(hosts.another())
+        try:
+            while not another.done():
+                await _first(self.typed.ready(), _done(another))
+                if self.typed.quits:
+                    return False
+                if self.typed.terminal and not another.done():
+                    self._not_sent(self.typed.taken())
+                else:
+                    await another
+        finally:
+            another.cancel()
+            await asyncio.gather(another, return_exceptions=True)
+        return True
+
+    def _not_sent(self, lines: list[str]) -> None:
+        for text in lines:
+            self.console.say(f"not sent: {line(text, 100)}", "yellow")
+
+    async def _unreached(self, hosts: Hosts, error: RuntimeFailure) -> None:
+        self.console.say(str(error), "red")
+        self._not_sent([*([] if self._unsent is None else [self._unsent[1]]), *self.typed.taken()])
+        self._unsent = None
+        self.console.say("what is typed now is tried again", "yellow")
+        await _first(self.typed.ready(), hosts.another())
+
+    async def _held(self, hosts: Hosts, client: "Client") -> bool | None:
+        """Over one host. None: somebody has left; else whether the host has ended in order."""
         if self.settings is not None:
             await client.create_session(self.session_id, **self.settings)
         async with Watching(
             client,
             self.session_id,
             self.console,
-            Live(self.console, mine=self.mine),
+            self._live,
+            since=self._since,
+            ended=self._ended,
             ask=lambda form: self.console.write(form.lines(self.console.paint)),
             changed=self._look,
+            met=self._greet,
         ) as watch:
-            if not self._greeted:
-                if watch.snapshot.get("session", {}).get("archived"):
-                    raise archived(self.session_id, self.words)
-                self._told |= set(watch.ended)
-                await self._greet(watch)
-            self._taking = self._unsent is not None
+            self._watch, self._taking = watch, self._unsent is not None
             self._prompt(watch)
-            return await self._until_left(watch)
-
-    async def _until_left(self, watch: Watching) -> int:
-        loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(self._read(watch))]
-        tasks[0].add_done_callback(lambda _: watch.wake())
-        left: list[int] = []
-
-        def leave(code: int) -> None:
-            left.append(code)
-            watch.wake()
-
-        def interrupt() -> None:
-            if watch.current is None:
-                leave(exits.DONE)
-            else:
-                tasks.append(loop.create_task(self._stopped(watch)))
-
-        try:
-            with _taken({signal.SIGINT: interrupt, signal.SIGTERM: lambda: leave(exits.TERMINATED)}):
-                await watch.until(lambda: bool(left) or tasks[0].done())
-            if not left:
-                tasks[0].result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            if self._prompted is not None and self.typed.terminal:
-                self.console.put("\n")
-        if watch.current is not None:
-            self.console.say("the turn goes on in the host", "dim")
-        return left[0] if left else exits.DONE
+            loop = asyncio.get_running_loop()
+            reading, gone = loop.create_task(self._read(watch)), loop.create_task(hosts.gone(client))
+            for task in (reading, gone):
+                task.add_done_callback(lambda _: watch.wake())
+            try:
+                await watch.until(lambda: reading.done() or gone.done())
+                if reading.done():
+                    reading.result()
+                    return None
+                return gone.result()
+            finally:
+                for task in (reading, gone):
+                    task.cancel()
+                await asyncio.gather(reading, gone, return_exceptions=True)
+                self._watch, self._since = None, watch.position
+                self._runs = watch.current is not None
+                self._asks = None if watch.form is None else watch.form.summary()
 
     async def _read(self, watch: Watching) -> None:
         """Line by line, until the last. Of a pipe the next is taken once what came of the one before is over."""
@@ -135,7 +242,11 @@ class Chat:
                     self.console.say("a turn was handed over; the next line is said once that is finished", "dim")
                 await watch.until(lambda: (watch.idle and not watch.paused) or watch.form is not None)
             typed = await self.typed.line()
-            if typed is None or typed.strip() == "/quit":
+            if typed is None or typed.strip() == QUIT:
+                return
+            if not self.typed.terminal and watch.form is not None and not watch.form.offers(typed):
+                # Whoever wrote it did not know of the question.
+                self.console.say(f"not sent, and no answer that is offered: {line(typed, 100)}", "yellow")
                 return
             await self._guarded(watch, self._take(watch, typed.strip()))
 
@@ -178,6 +289,7 @@ class Chat:
             watch.begun({"turn_id": submitted["turn_id"], "run_id": submitted["run_id"], "status": "running"})
         else:
             self._queued = max(self._queued, submitted["revision"])
+            self._waits[message_id] = text
             self.console.say(_WAITS[submitted["disposition"]], "dim")
 
     @property
@@ -201,31 +313,64 @@ class Chat:
         else:
             await watch.stop(watch.current["turn_id"])
 
+    async def _stopped_aloud(self, watch: Watching, hosts: Hosts) -> None:
+        """The same, and where the host does not do it at once that is said."""
+        stopping = asyncio.get_running_loop().create_task(self._stopped(watch))
+        try:
+            if not (await asyncio.wait({stopping}, timeout=_GRACE))[0]:
+                late = "it has not answered yet, and a second Ctrl-C leaves"
+                self.console.say(f"asking {hosts.who} to stop the turn; {late}", "dim")
+            await stopping
+        except RuntimeFailure as error:
+            self.console.say(str(error), "red")
+        finally:
+            stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
+
     async def _helped(self, watch: Watching) -> None:
         self.console.write([f"  {row}" for row in _HELP])
 
     # ------------------------------------------------------------ the screen
 
     async def _greet(self, watch: Watching) -> None:
+        """What was said before anything else is shown."""
+        if self._greeted:
+            return
+        if watch.snapshot.get("session", {}).get("archived"):
+            raise archived(self.session_id, self.words)
+        self.console.say(f"session {self.session_id}; /help says what can be typed", "dim")
         said: list[Json] = []
+        left = _SHOWN
         async with aclosing(watch.client.walk_history(self.session_id)) as events:
             async for event in events:
+                # What comes behind it is told as it comes.
+                if event["seq"] > watch.position:
+                    continue
+                data = event["data"]
                 if (role := _ROLES.get(event["type"])) is not None:
-                    said.append({"role": role, "content": event["data"]["content"]})
-                if len(said) >= _SHOWN:
+                    said.append({"role": role, "content": data["content"]})
+                    self._live.known(data["content"])
+                    left -= 1
+                elif event["type"] == "tool/result":
+                    said.append({"role": "tool", "content": [{"kind": "tool_result", **data}]})
+                if not left:
                     break
         self.console.write(conversation.messages(reversed(said), self.console.paint))
-        self.console.say(f"session {self.session_id}; /help says what can be typed", "dim")
+        root = watch.snapshot.get("root_turn")
+        if root is not None and root["status"] in ENDED:
+            self._told.add(root["turn_id"])
         self._greeted = True
 
     def _look(self, watch: Watching) -> None:
         """Behind each thing that the host has told."""
-        if not self._greeted:
-            return
         for turn_id in [*watch.ended]:
             if turn_id not in self._told:
                 self._told.add(turn_id)
                 self._end(watch.ended[turn_id])
+        for message_id in [each for each in self._waits if each in watch.became or each not in watch.waiting]:
+            text = self._waits.pop(message_id)
+            if message_id in watch.became:
+                self.console.say(f"a turn of its own begins for: {line(text, 100)}", "dim")
         self._prompt(watch)
 
     def _end(self, reason: Json) -> None:
@@ -249,6 +394,23 @@ _COMMANDS: Final[dict[str, Callable[[Chat, Watching], Awaitable[None]]]] = {
     "/stop": Chat._stopped,
     "/help": Chat._helped,
 }
+
+
+async def _done(task: "asyncio.Task[None]") -> None:
+    await asyncio.wait({task})
+
+
+async def _first(*waits: Coroutine[Any, Any, None]) -> None:
+    """Returns once one of them does."""
+    tasks = [asyncio.get_running_loop().create_task(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextmanager

@@ -57,6 +57,12 @@ class Live:
         if show is not None:
             show(self, type_, data)
 
+    def known(self, content: list[dict[str, Any]]) -> None:
+        """What stands there already of a message: its calls may still begin."""
+        for block in content:
+            if block.get("kind") == "tool_call":
+                self._arguments[block["call_id"]] = block.get("arguments")
+
     def close(self) -> None:
         if self._block is not None and not self._shown.endswith("\n"):
             self._console.put("\n")

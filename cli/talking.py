@@ -170,16 +170,17 @@ def chat(
     The host of the root runs it; one is started where none is. A line that is typed while a turn runs steers it;
     questions are answered by numbers or in words; /help says what else can be typed. Ctrl-C stops the turn, and leaves
     where none runs; the host goes on. Lines that come from a pipe are said one after the other, each once the turn
-    before is over.
+    before is over; where a turn asks something only an answer that is offered is taken for one.
 
-    Exit code: 0 left, 2 no such session, no app, or the host refused it, 143 ended by SIGTERM.
+    Exit code: 0 left, 1 the end of a pipe, and a turn waits for an answer, 2 no such session, no app, or the host
+    refused it, 130 left by a second Ctrl-C, 143 ended by SIGTERM.
     """
     import asyncio
     import sys
 
     from . import onward
     from .chatting import Chat
-    from .reaching import Hosts, with_host
+    from .reaching import Hosts
     from .typed import Typed
 
     console: Console = context.obj
@@ -190,7 +191,7 @@ def chat(
     async def talk() -> int:
         async with Typed(sys.stdin) as typed:
             held = Chat(session_id, console, typed, settings, onward.words_of(session_id, root))
-            return await with_host(Hosts(root, app, console, not no_start), held.held)
+            return await held.talked(Hosts(root, app, console, not no_start))
 
     return asyncio.run(talk())
 

@@ -8,11 +8,13 @@ from typing import Any, Final
 
 from .console import is_terminal
 
+#: Typed to leave.
+QUIT: Final = "/quit"
 _PIECE: Final = 64 * 1024
 
 
 class Typed:
-    """Reads in its event loop, as ``async with Typed(sys.stdin) as typed``. One task asks for lines."""
+    """Reads in its event loop, as ``async with Typed(sys.stdin) as typed``. One task takes lines."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -32,14 +34,34 @@ class Typed:
         """Will no line come any more?"""
         return self._ended and not self._lines
 
-    async def line(self) -> str | None:
-        """The next line, without its end; None behind the last."""
-        while not self._lines:
-            if self._ended:
-                return None
+    @property
+    def quits(self) -> bool:
+        """Is what comes next the end, or ``/quit``?"""
+        return self.over or (bool(self._lines) and self._lines[0].strip() == QUIT)
+
+    def taken(self) -> list[str]:
+        """The lines before one that quits, which nobody is given any more."""
+        lines: list[str] = []
+        while self._lines and not self.quits:
+            lines.append(self._lines.popleft())
+        return lines
+
+    async def ready(self) -> None:
+        """Returns once there is a line, or none comes any more."""
+        while not self._lines and not self._ended:
             self._came.clear()
             await self._came.wait()
-        return self._lines.popleft()
+
+    async def until_quit(self) -> None:
+        """Returns once ``/quit`` was typed, or no line comes any more."""
+        while not self._ended and all(line.strip() != QUIT for line in self._lines):
+            self._came.clear()
+            await self._came.wait()
+
+    async def line(self) -> str | None:
+        """The next line, without its end; None behind the last."""
+        await self.ready()
+        return self._lines.popleft() if self._lines else None
 
     async def __aenter__(self) -> "Typed":
         if self._ended:

@@ -1,7 +1,7 @@
 """A session of a host on the screen: what it tells is shown, whoever it asks is asked, how its turns end is kept."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 #: Statuses of a turn that has its end, and of one that nobody has to let go on.
-_ENDED: Final = ("completed", "failed", "cancelled")
+ENDED: Final = ("completed", "failed", "cancelled")
 _RUNS: Final = ("admitted", "created", "running", "waiting_for_user")
 
 
@@ -33,16 +33,23 @@ class Watching:
         turns: set[str] | None = None,
         ask: Callable[[Form], None],
         changed: "Callable[[Watching], None]" = lambda watch: None,
+        met: "Callable[[Watching], Awaitable[None]] | None" = None,
+        since: int | None = None,
+        ended: dict[str, Json] | None = None,
     ) -> None:
         """``turns``: of these only is anything shown. ``ask`` shows a person what waits to be answered; ``changed`` is
-        called behind whatever the host tells.
+        called behind whatever the host tells, and ``met`` once, before anything of it is shown. ``since``: the number
+        of the newest event that was shown before, and ``ended`` how turns had ended until then.
         """
         self.client, self.session_id, self.console, self.turns = client, session_id, console, turns
-        self._live, self._asked, self._tell = live, ask, changed
+        self._live, self._asked, self._tell, self._met = live, ask, changed, met
+        self._since = since
+        #: The number of the newest event that was shown, or that the session had when it was met.
+        self.position = since or 0
         self.snapshot: Json = {}
         #: The turn that runs, and how turns have ended: their ends' reasons.
         self.current: Json | None = None
-        self.ended: dict[str, Json] = {}
+        self.ended: dict[str, Json] = {} if ended is None else ended
         #: Message → the turn that it began; those that were taken back; turn → what it said last.
         self.became: dict[str, str] = {}
         #: Messages of whoever watches that no turn has taken yet.
@@ -81,7 +88,18 @@ class Watching:
     @property
     def idle(self) -> bool:
         """Does nothing run, and is nothing about to?"""
-        return self.current is None and not self.waiting and not self.snapshot["queue"]["followup"]
+        return (
+            self.current is None
+            and not self.waiting
+            and not self.snapshot["queue"]["followup"]
+            and not self._owes_an_end
+        )
+
+    @property
+    def _owes_an_end(self) -> bool:
+        """Is the end of a turn still to be told?"""
+        turn = self.snapshot["root_turn"]
+        return turn is not None and turn["status"] in ENDED and turn["turn_id"] not in self.ended
 
     @property
     def paused(self) -> bool:
@@ -124,7 +142,7 @@ class Watching:
         """A turn as a host describes it is one that this session has. Does it run?"""
         turn_id = turn["turn_id"]
         self.runs[turn_id] = turn["run_id"]
-        if turn["status"] in _ENDED:
+        if turn["status"] in ENDED:
             self.ended.setdefault(turn_id, turn.get("reason") or {"kind": turn["status"]})
         if turn_id not in self.ended and turn["status"] in _RUNS:
             self.current = turn
@@ -168,7 +186,7 @@ class Watching:
 
     async def _follow(self) -> None:
         try:
-            async for frame in self.client.follow(self.session_id):
+            async for frame in self.client.follow(self.session_id, self._since):
                 await self._take(frame)
                 self.wake()
                 self._tell(self)
@@ -180,7 +198,14 @@ class Watching:
             # All text is told again.
             self._held.clear()
         if frame.snapshot is not None:
-            if frame.type == "projection" or not self.snapshot:
+            if not self.snapshot:
+                self.snapshot = frame.snapshot
+                if self._since is None:
+                    self.position = frame.snapshot["position"]
+                if self._met is not None:
+                    await self._met(self)
+                self._seen = max(self._seen, self.position)
+            if frame.type == "projection":
                 self._seen = max(self._seen, frame.snapshot["position"])
             self._look(frame.snapshot)
         elif frame.delta is not None:
@@ -188,6 +213,7 @@ class Watching:
         elif frame.event is not None:
             event = await self.client.whole_event(self.session_id, frame.event)
             self._happened(event["type"], event["data"])
+            self.position = event["seq"]
             self._seen = max(self._seen, event["seq"])
         self._show_due()
 
@@ -222,7 +248,8 @@ class Watching:
     def _look(self, snapshot: Json) -> None:
         self.snapshot = snapshot
         turn = snapshot.get("root_turn")
-        if turn is not None:
+        # An end whose event is still to come is told by that.
+        if turn is not None and not (turn["status"] in ENDED and snapshot["position"] > self.position):
             self.begun(turn)
         pending = [row for row in snapshot["interactions"]["pending"] if self._shown(row)]
         if self.form is not None and all(row["interaction_id"] != self.form.interaction_id for row in pending):

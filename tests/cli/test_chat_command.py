@@ -5,7 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import maka
+from support import documents
 from support.command import COMMAND
+from support.documents import HOST
 from support.spoken import Hosted, Terminal
 
 Run = Callable[..., Any]
@@ -101,7 +103,7 @@ def test_what_one_asks_another_may_answer(maka_: Run, hosted: Hosted) -> None:
         first.type("leave\n")
         first.until("leave its sandbox")
         [session] = [row["session_id"] for row in maka_("session", "list", "--json").json["sessions"]]
-        assert "allow" in piped("perhaps\ny\n", "--session", session).stdout
+        assert "allow" in piped("y\n", "--session", session).stdout
         first.until("allow")
         first.until("› ")
         first.type("Hello\n")
@@ -140,3 +142,63 @@ def test_sigterm_leaves_the_turn_to_the_host(maka_: Run, hosted: Hosted) -> None
         chat.process.terminate()
         assert chat.end() == 143
     assert len(maka_("host", "status", "--json").json["active"]) == 1
+
+
+def test_a_line_of_a_pipe_is_no_answer_unless_it_is_offered(maka_: Run, hosted: Hosted) -> None:
+    ran = piped("may I\nHello\nAgain\n")
+    session = ran.stderr.split()[1].rstrip(";")
+    assert ran.returncode == 1
+    assert "not sent, and no answer that is offered: Hello\n" in ran.stderr
+    waits = 'the turn waits for an answer: may `rm` run with {"path": "/"}? (it removes); '
+    assert f"{waits}`maka chat --session {session}` in a terminal takes the answer\n" in ran.stderr
+    assert [row["turns"] for row in maka_("session", "list", "--json").json["sessions"]] == [1]
+    # One that ends there has not said all that it could either.
+    ran = piped("", "--session", session)
+    assert ran.returncode == 1
+    assert waits in ran.stderr
+    ran = piped("y\nHello\n", "--session", session)
+    assert ran.returncode == 0
+    assert ran.stdout.endswith("allow\n\nYou said Hello.\n")
+
+
+def test_what_is_met_is_told_in_its_order_with_calls_and_results(maka_: Run, hosted: Hosted) -> None:
+    session = maka_("run", "look", "--json").json["session_id"]
+    with Terminal("run", "may I", "--session", session) as asking:
+        asking.until(r"may `rm` run")
+        with Terminal("chat", "--session", session) as chat:
+            shown = chat.until(r"may `rm` run with \{\"path\": \"/\"\}\?(.|\n)*› ")
+            told = ["session " + session, "user\n  look", "→ look", "It is blue.", "I have looked.", "user\n  may I"]
+            told.append("? may `rm` run")
+            places = [shown.index(text) for text in told]
+            assert places == sorted(places)
+            chat.type("y\n")
+            chat.until("allow")
+            asking.until("allow")
+            assert asking.end() == 0
+            chat.until("› ")
+            chat.type("/quit\n")
+            assert chat.end() == 0
+
+
+def test_which_message_gets_a_turn_of_its_own_is_said(maka_: Run, hosted: Hosted) -> None:
+    with Terminal("chat") as chat:
+        chat.until("› ")
+        chat.type("for ever\n")
+        chat.until(r"I wait\. ")
+        chat.type("Hello\n")
+        chat.until("told this between")
+        chat.type("\x03")
+        chat.until("the turn was stopped")
+        chat.until("a turn of its own begins for: Hello")
+        chat.until(r"You said Hello\.")
+        chat.until("› ")
+        chat.type("\x04")
+        assert chat.end() == 0
+
+
+def test_the_document_has_its_exit_codes(maka_: Run) -> None:
+    told = [row[0] for row in documents.table(HOST, "exit code", "the conversation")]
+    assert told == ["0", "1", "2", "130, 143"]
+    helped = " ".join(maka_("chat", "--help").out.split())
+    said = helped[helped.index("Exit code:") :]
+    assert all(code in said for code in ", ".join(told).split(", "))

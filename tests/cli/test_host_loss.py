@@ -99,3 +99,72 @@ def test_a_call_of_which_nobody_knows_what_came_of_it_is_named(alone: Process) -
         _, err = running.communicate(timeout=30)
     assert "of a call nobody knows what came of it" in err.decode()
     assert "`maka session settle " in err.decode()
+
+
+def test_a_conversation_hears_of_the_end_of_its_host_and_goes_on_with_the_next(alone: Process, maka_: Run) -> None:
+    with Terminal("chat") as chat:
+        chat.until("› ")
+        chat.type("Hello\n")
+        chat.until(r"You said Hello\.")
+        chat.until("› ")
+        alone.send(signal.SIGTERM)
+        chat.until(rf"the host \(process {alone.pid}\) has ended; what is typed now goes to the next one")
+        chat.type("Again\n")
+        chat.until(r"You said Again\.")
+        chat.until("› ")
+        assert maka_("host", "stop").code == 0
+        chat.until("has ended; what is typed now")
+        chat.type("/quit\n")
+        assert chat.end() == 0
+    assert maka_("host", "status").code == 1
+
+
+def test_where_none_may_be_started_a_conversation_waits_for_one_and_can_be_left(alone: Process) -> None:
+    with Terminal("chat", "--no-start") as chat:
+        chat.until("› ")
+        alone.send(signal.SIGKILL)
+        chat.until("is gone; the next one is waited for: `maka host start` starts it")
+        chat.type("Hello\n/quit\n")
+        assert chat.end() == 0
+        assert "not sent: Hello" in chat.shown
+
+
+def test_a_conversation_tells_what_became_of_a_turn_whose_host_was_killed(alone: Process) -> None:
+    with Terminal("chat") as chat:
+        chat.until("› ")
+        chat.type("for ever\n")
+        chat.until(r"I wait\. ")
+        alone.send(signal.SIGKILL)
+        chat.until("is gone; the next one is started")
+        chat.until("the turn was cut off")
+        chat.until("› ")
+        chat.type("Hello\n")
+        chat.until(r"You said Hello\.")
+        assert chat.shown.count("I wait.") == 1
+
+
+def test_lines_of_a_pipe_outlive_their_host(alone: Process) -> None:
+    words = [*COMMAND, "chat"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as chat:
+        assert chat.stdin is not None
+        chat.stdin.write(b"for ever\nHello\nAgain\n")
+        chat.stdin.flush()
+        shown(chat, "I wait. ")
+        alone.send(signal.SIGKILL)
+        out, err = chat.communicate(timeout=30)
+    assert chat.returncode == 0, err
+    assert out.endswith(b"You said Hello.\n\nYou said Again.\n")
+    assert b"the turn was cut off" in err
+
+
+def test_a_conversation_whose_host_hangs_can_be_left(alone: Process) -> None:
+    with Terminal("chat") as chat:
+        chat.until("› ")
+        chat.type("for ever\n")
+        chat.until(r"I wait\. ")
+        alone.send(signal.SIGSTOP)
+        chat.type("\x03")
+        chat.until(rf"asking the host \(process {alone.pid}\) to stop the turn; it has not answered yet")
+        chat.type("\x03")
+        chat.until("left; .* has not answered")
+        assert chat.end() == 130
