@@ -142,7 +142,10 @@ REASONS: Final[dict[str, Code]] = {
     "provider_resume_boundary_unsupported": Code(
         "Nothing that was asked of the model and not answered is left to go on from.", _ANOTHER, _LATER
     ),
-    "session_archived": Code("The session is archived, and takes no turns.", "Take it out again (`unarchive`) before."),
+    "session_archived": Code(
+        "The session is archived, and takes no turns.",
+        "Take it back before, with `maka session archive ID --undo` or `unarchive`.",
+    ),
     "backend_unknown": Code(
         "The app has not the backend that the session is set up with.",
         "Use an app that has it, or set the session up with another (`update`).",
