@@ -144,3 +144,12 @@ def test_messages_of_others_are_shown() -> None:
     said = ("user/message", {"message_id": "u", "content": [{"kind": "text", "text": "Hi."}]})
     assert hosted(said) == "user\n  Hi.\n"
     assert hosted(said, mine=("u",)) == ""
+
+
+def test_a_call_that_was_met_before_it_began_has_its_arguments() -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    live = Live(Console(out, None, {}))
+    live.known([{"kind": "text", "text": "So."}, {"kind": "tool_call", "call_id": "c", "arguments": '{"at": 1}'}])
+    live.event("tool/call", {"call_id": "c", "name": "look"})
+    out.seek(0)
+    assert '→ look {"at": 1}' in out.read()
