@@ -177,6 +177,7 @@ def test_ids_are_kept_where_they_can_be(given: list[str], expected: list[str]) -
         ('{"a":NaN}', {"_raw": '{"a":NaN}'}, '{"_raw":"{\\"a\\":NaN}"}'),
         ('{"a":1e999}', {"_raw": '{"a":1e999}'}, '{"_raw":"{\\"a\\":1e999}"}'),
         ('{"a":"\\ud800"}', {"a": "\ufffd"}, '{"a":"\ufffd"}'),
+        ('{"\\ud800":1}', {"\ufffd": 1}, '{"\ufffd":1}'),
         ({"a": 1}, {"a": 1}, '{"a": 1}'),
         (None, {}, "{}"),
     ],
@@ -211,6 +212,27 @@ def test_calls_stand_last_and_are_answered_whatever_is_there() -> None:
     assert failed["content"][0]["text"] == "(the call ended as error, and nothing was said)"
     assert chat[2]["content"].startswith("[unknown] ")
     assert messages[0]["content"][0]["text"] == "[No message stands before this answer.]"
+
+
+def test_a_result_belongs_to_the_nearest_open_call_of_its_id() -> None:
+    messages, _, _ = legal([said("x"), answer(call()), said("y"), answer(call()), results(result(block("found")))])
+    [first, second] = [message["content"][0] for message in messages[2::2]]
+    assert first["is_error"] is True
+    assert second["content"] == [{"type": "text", "text": "found"}]
+
+
+def test_answers_in_a_row_are_one_message() -> None:
+    messages, chat, _ = legal([said("x"), answer(block("a")), answer(block("b"), call()), results(result())])
+    assert [message["role"] for message in messages] == ["user", "assistant", "user"]
+    assert chat[1]["content"] == "a\n\nb"
+
+
+@pytest.mark.parametrize("state", ["error", "cancelled", "unknown", "not_started"])
+def test_what_did_not_come_to_its_end_is_a_failed_result(state: str) -> None:
+    told = {**result(block("x"), state=state), "is_error": False}
+    messages, chat, _ = legal([said("x"), answer(call()), results(told)])
+    assert messages[2]["content"][0]["is_error"] is True
+    assert chat[2]["content"] == f"[{state}] x"
 
 
 def test_a_result_of_no_call_is_text() -> None:
@@ -390,37 +412,25 @@ def test_each_journal_of_the_corpus_is_legal(path: Path) -> None:
 VALUES = st.none() | st.integers() | st.floats() | st.text(max_size=4) | st.text("\ud800\ud83d\ude00\0 {", max_size=4)
 IDS = st.sampled_from(["a", "a|b", "a|c", "A a", "", "x" * 50, "x" * 70]) | VALUES
 KINDS = st.sampled_from("text thinking redacted_thinking tool_call tool_result image file future".split())
-BLOCKS = st.recursive(
-    VALUES,
-    lambda inner: st.fixed_dictionaries(
-        {"kind": KINDS | VALUES},
-        optional={
-            "text": VALUES | st.just(" "),
-            "call_id": IDS,
-            "name": VALUES | st.just("ls"),
-            "arguments": VALUES | st.sampled_from(["{}", '{"a":[1]}', "[", '{"a":"\\ud800"}']) | inner,
-            "content": st.lists(inner, max_size=3) | VALUES,
-            "state": VALUES | st.sampled_from(["ok", "error", "unknown"]),
-            "is_error": st.booleans() | VALUES,
-            "signature": VALUES,
-            "data": VALUES | st.just(image(png())["data"]),
-            "media_type": VALUES,
-            "ref": VALUES,
-            "bytes": VALUES,
-        },
-    ),
-    max_leaves=6,
-)
-MESSAGES = st.lists(
-    st.fixed_dictionaries(
-        {
-            "role": st.sampled_from(["user", "assistant", "tool"]) | VALUES,
-            "content": st.lists(BLOCKS, max_size=5) | VALUES,
-        }
-    )
-    | VALUES,
-    max_size=8,
-)
+PARTS = {
+    "text": VALUES | st.sampled_from([" ", "said"]),
+    "call_id": IDS,
+    "name": VALUES | st.just("ls"),
+    "arguments": VALUES | st.sampled_from(["{}", '{"a":[1]}', "[", '{"a":"\\ud800"}']),
+    "state": VALUES | st.sampled_from(["ok", "error", "unknown"]),
+    "is_error": st.booleans() | VALUES,
+    "signature": VALUES | st.just("s"),
+    "data": VALUES | st.just(image(png())["data"]),
+    "media_type": VALUES,
+    "ref": VALUES,
+    "bytes": VALUES,
+}
+INNER = VALUES | st.fixed_dictionaries({"kind": KINDS | VALUES}, optional=PARTS)
+BLOCK = st.fixed_dictionaries({"kind": KINDS}, optional={**PARTS, "content": st.lists(INNER, max_size=3) | VALUES})
+ROLES = st.sampled_from(["user", "assistant", "assistant", "tool"])
+MESSAGE = st.fixed_dictionaries({"role": ROLES, "content": st.lists(BLOCK, min_size=1, max_size=4)})
+HOSTILE = st.fixed_dictionaries({"role": ROLES | VALUES, "content": st.lists(INNER, max_size=3) | VALUES}) | VALUES
+MESSAGES = st.lists(MESSAGE | MESSAGE | HOSTILE, max_size=8)
 
 
 @given(MESSAGES)

@@ -85,6 +85,10 @@ def test_results_without_text_images_and_shortened_texts() -> None:
     assert "<summary>Thinking</summary>\n\n```\nhm\n```" in shown
 
 
+def test_line_breaks_of_every_kind_are_line_breaks() -> None:
+    assert "\n> a\n> b\n>\n> c\n" in document(entry("user", text("a\rb\r\n\r\nc")))
+
+
 ATTACKS = [
     "```\n# Out\n```",
     "````\n```\n# Out",
@@ -126,6 +130,8 @@ def test_nothing_leaves_its_place(attack: str) -> None:
     assert not any(
         re.search(r"(?<!\\)!\[|(?<!\\)\]:", line) for line in lines if not line.startswith(("<summary>", "- "))
     )
+    quoted = [line for line in shown.split("\n") if line.startswith(">")]
+    assert not any(re.search(r"<\w|</|<!|!\[|\]:", line) for line in quoted)
     assert "\r" not in shown
 
 
