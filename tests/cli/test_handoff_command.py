@@ -455,11 +455,11 @@ def test_a_listing_marks_work_that_waits(maka_: Run, tmp_path: Path) -> None:
     story.add("plan/proposed", {"proposal_id": "p", "revision": 1, "turn_id": "t1", "title": "it", "steps": []})
     story.add("plan/approved", {"proposal_id": "p", "revision": 1, "execution_id": "e"})
     path = story.write(tmp_path / "root")
-    assert rows(maka_("journal", "list").out)[1].endswith(" pending handoff, active plan")
+    assert rows(maka_("journal", "list").out)[1].endswith(" pending handoff, active plan “hi”")
     assert maka_("session", "settle", path, "--handoff", "h-r1'").code == 0
     [row] = maka_("journal", "list", "--json").json["sessions"]
     assert (row["pending_handoff"], row["active_plan"]) == (False, True)
-    assert rows(maka_("journal", "list").out)[1].endswith(" active plan")
+    assert rows(maka_("journal", "list").out)[1].endswith(" active plan “hi”")
 
 
 def test_what_a_recovery_made_of_a_plan_is_said(maka_: Run, tmp_path: Path) -> None:
