@@ -229,6 +229,8 @@ class Chat:
                     task.cancel()
                 await asyncio.gather(reading, gone, return_exceptions=True)
                 self._watch, self._since = None, watch.position
+                if self._unsent is not None and self._unsent[0] in watch.taken:
+                    self._unsent = None
                 self._runs = watch.current is not None
                 self._asks = None if watch.form is None else watch.form.summary()
 
@@ -277,7 +279,9 @@ class Chat:
         await self._submit(watch, message_id, text)
 
     async def _submit(self, watch: Watching, message_id: str, text: str) -> None:
-        watch.waiting.add(message_id)
+        # One that is sent again may have been taken before.
+        if message_id not in watch.taken:
+            watch.waiting.add(message_id)
         try:
             submitted = await watch.client.submit_message(self.session_id, text, message_id, self._placement)
         except HostError:

@@ -54,6 +54,8 @@ class Watching:
         self.became: dict[str, str] = {}
         #: Messages of whoever watches that no turn has taken yet.
         self.waiting: set[str] = set()
+        #: Messages that a turn has taken.
+        self.taken: set[str] = set()
         self.retracted: set[str] = set()
         self.text: dict[str, str] = {}
         #: Turn → its newest run.
@@ -267,6 +269,7 @@ class Watching:
             self.waiting -= self.retracted
         elif type_ == "user/message":
             self.waiting.discard(data["message_id"])
+            self.taken.add(data["message_id"])
         elif type_ == "assistant/message":
             self.text[data["turn_id"]] = text_of(data["content"])
             self._forget(lambda delta: bool(delta["message_id"] == data["message_id"]))

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
+import maka
+from maka.cli.chatting import Chat
+from maka.cli.console import Console
+from maka.cli.typed import Typed
+from maka.cli.watching import Watching
 from support.command import COMMAND, here
+from support.fake_host import FakeHost, play
 from support.spoken import Terminal, shown, started
 
 Run = Callable[..., Any]
@@ -168,3 +174,33 @@ def test_a_conversation_whose_host_hangs_can_be_left(alone: Process) -> None:
         chat.type("\x03")
         chat.until("left; .* has not answered")
         assert chat.end() == 130
+
+
+def test_what_is_sent_again_and_has_been_taken_is_not_waited_for(tmp_path: Path) -> None:
+    at = {"turn_id": "t", "run_id": "r"}
+    shot: dict[str, Any] = {
+        "position": 3, "root_turn": None, "queue": {"revision": 0, "steering": [], "followup": []},
+        "interactions": {"pending": []},
+    }  # fmt: skip
+
+    async def scenario() -> None:
+        async with FakeHost(tmp_path) as host:
+            host.snapshot = shot
+            host.answers["turn.message.submit"] = lambda _: {"disposition": "followup", "revision": 4}
+            async with maka.connect(tmp_path) as client:
+                console = Console(None, None, {})
+                chat = Chat("s", console, Typed(None), None, "s")
+                async with Watching(client, "s", console, None, ask=lambda form: None) as watch:
+                    told: dict[str, dict[str, Any]] = {
+                        "turn/admitted": {"message_id": "m"},
+                        "user/message": {"message_id": "m"},
+                    }
+                    for seq, (type_, data) in enumerate([*told.items(), ("turn/end", {"reason": {"kind": "x"}})], 4):
+                        [watched] = host.watched
+                        event = {"seq": seq, "ts": 0, "type": type_, "data": {**at, **data}}
+                        host.push(watched, "event", event=event)
+                    await watch.until(lambda: "t" in watch.ended)
+                    await chat._submit(watch, "m", "Hello")
+                    assert watch.idle
+
+    play(scenario())
