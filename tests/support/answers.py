@@ -47,7 +47,7 @@ RUN_STATES = {
     "handed_off",
 }
 INSPECT_KEYS = {
-    *"session_id path format verdict events bytes head header settings writer findings turns runs".split(),
+    *"session_id path format verdict events bytes head header settings writer live findings turns runs".split(),
     *"executions continuations handoffs interactions queue plans usage pending next".split(),
 }
 REPAIR_KEYS = {"session_id", "path", "dry_run", "verdict_before", "verdict_after", "set_aside", "appended"}
