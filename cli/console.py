@@ -6,7 +6,7 @@ away (`| head`) is no error: `open` becomes False and the rest is dropped.
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
@@ -110,7 +110,7 @@ class Console:
             logger.removeHandler(handler)
 
     @contextmanager
-    def working(self, what: str) -> Iterator[None]:
+    def working(self, what: str | Callable[[], str]) -> Iterator[None]:
         """Tells a person at a terminal, after a moment, that `what` is going on, until the block is left."""
         if not self._patient or self._err is None:
             yield
@@ -118,7 +118,6 @@ class Console:
         from threading import Event, Thread
 
         err, done = self._err, Event()
-        shown = text.line(what, 60)
 
         def put(row: str) -> None:
             # A terminal that is gone is no reason to stop the work.
@@ -131,6 +130,7 @@ class Console:
             if done.wait(_PATIENCE):
                 return
             while not done.wait(_INTERVAL):
+                shown = text.line(what if isinstance(what, str) else what(), 60)
                 put(f"\r{self.paint_err(shown, 'dim')} … {waited:.0f} s\x1b[K")
                 waited += _INTERVAL
             put("\r\x1b[K")

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -74,11 +75,11 @@ async def _serve(host: Host, lock: RootLock | None = None) -> int:
 
     def stop(number: int) -> None:
         if asked:
-            log.error("the host was told to end twice and ends where it stands; the next one recovers what ran")
-            _leave(LATE)
+            _tell("ERROR the host was told to end twice and ends where it stands; the next one recovers what ran")
+            os._exit(LATE)
         asked.append(number)
-        log.info("the host is stopped by %s", signal.Signals(number).name)
         loop.call_soon_threadsafe(host.shut_down, "stop")
+        _tell(f"INFO the host is stopped by {signal.Signals(number).name}")
 
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
@@ -94,6 +95,12 @@ async def _serve(host: Host, lock: RootLock | None = None) -> int:
     last.daemon = True
     last.start()
     return STOPPED
+
+
+def _tell(sentence: str) -> None:
+    """From within a signal's handler, which may have come amid a line of the log."""
+    with suppress(OSError):
+        os.write(2, f"{sentence}\n".encode())
 
 
 def _leave(code: int) -> NoReturn:

@@ -2,6 +2,8 @@
 
 import asyncio
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -158,3 +160,34 @@ def test_a_root_is_given_back_where_its_app_cannot_be_loaded(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     assert main(tmp_path / "root", "support.nothing_of_that_name:app") == 2
     assert owner(tmp_path / "root") is None
+
+
+def test_a_signal_is_heard_amid_a_line_of_the_log() -> None:
+    """Nothing that may be under way already is entered from within its handler."""
+    program = """
+import asyncio, io, logging, os, signal, sys, threading
+from maka.runtime.host import process
+
+class Host:
+    def __init__(self):
+        self.ended = asyncio.Event()
+    async def serve(self, lock):
+        class Amid(io.RawIOBase):
+            def writable(self):
+                return True
+            def write(self, data):
+                os.kill(os.getpid(), signal.SIGTERM)
+                return len(data)
+        sys.stderr = io.TextIOWrapper(io.BufferedWriter(Amid()), write_through=True)
+        logging.basicConfig(stream=sys.stderr, level=logging.INFO)
+        logging.getLogger("maka.runtime").info("a line")
+        await asyncio.wait_for(self.ended.wait(), 10)
+    def shut_down(self, mode):
+        self.ended.set()
+
+sys.exit(asyncio.run(process._serve(Host())))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert (done.returncode, "is stopped by SIGTERM" in done.stderr) == (0, True), done.stderr
