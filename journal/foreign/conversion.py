@@ -92,6 +92,8 @@ class _Thread:
     #: Did the last response want nothing more?
     done: bool = False
     waiting: list[Draft] = attrs.Factory(list)
+    #: What was said while no turn was open: it belongs to the next one.
+    early: list[records.Said] = attrs.Factory(list)
     #: Calls that were closed without their result, by id; the newest counts.
     lost: dict[str, _Call] = attrs.Factory(dict)
     answered: set[str] = attrs.Factory(set)
@@ -131,8 +133,15 @@ class Conversion:
         _HANDLERS[type(record)](self, thread, record)
         yield from self._out(thread)
 
-    def finish(self) -> None:
-        """Reports what the file leaves open: calls without a result, turns without an end."""
+    def finish(self) -> Iterator[Batch]:
+        """What nothing came behind any more; then reports what the file leaves open: calls without a result, turns
+        without an end.
+        """
+        for thread in self._threads.values():
+            for each in thread.early:
+                self._put(thread, "session/note", {"kind": each.source, "text": _plain(each.content)})
+            thread.early.clear()
+            yield from self._out(thread)
         for thread in self._threads.values():
             if thread.branch:
                 continue  # whoever withdrew it has left it as it is
@@ -260,6 +269,9 @@ class Conversion:
             "root": {"kind": "user"},
         }
         self._put(thread, "turn/start", {**ids, "turn": thread.turn, "run": run})
+        for each in thread.early:
+            self._tell(thread, each)
+        thread.early.clear()
 
     def _passed(self, thread: _Thread) -> records.End:
         """How a turn has ended that nothing but the next one tells of."""
@@ -317,12 +329,14 @@ class Conversion:
         self._message(thread, record.content, record.message_id, record.source)
 
     def _said(self, thread: _Thread, record: records.Said) -> None:
-        self._tell(thread, record, record.content, record.message_id, record.source)
-
-    def _tell(self, thread: _Thread, record: Record, content: Blocks, message_id: str | None, source: str) -> None:
         if thread.turn_id is None:
-            self._open_turn(thread, None, record.place)
-        draft = self._message_draft(thread, content, message_id, source)
+            thread.early.append(record)
+        else:
+            self._tell(thread, record)
+
+    def _tell(self, thread: _Thread, record: records.Said) -> None:
+        """In the turn that is open, behind the step that is."""
+        draft = self._message_draft(thread, record.content, record.message_id, record.source)
         if thread.step_open and thread.open:
             thread.waiting.append(draft)
             return
@@ -434,7 +448,10 @@ class Conversion:
         else:
             self._note_result(record, "orphan_result", "stands nowhere before it")
             text = f"[A result without its call: {record.name or 'a tool'}, {record.call_id}]"
-            self._tell(thread, record, [*said(text), *record.content], None, "orphan_result")
+            if thread.turn_id is None:
+                self._open_turn(thread, None, record.place)
+            content = [*said(text), *record.content]
+            self._tell(thread, records.Said(place=record.place, content=content, source="orphan_result"))
 
     def _note_result(self, record: records.Result, code: str, what: str) -> None:
         self._tell_of(code, f"the call {record.call_id} of this result {what}", record.place)

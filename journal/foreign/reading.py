@@ -48,7 +48,7 @@ def batches(
     conversion = Conversion(format, report, cuts)
     for record in READERS[format](source, report, name):
         yield from conversion.feed(record)
-    conversion.finish()
+    yield from conversion.finish()
 
 
 def fold(source: Source, format: str, name: str, *, histories: bool = False) -> tuple[Report, dict[str, Thread]]:
