@@ -9,6 +9,7 @@ from ..events import Event, JsonObject
 from ..history import History
 from ..source import Source
 from ..state import State
+from . import claude_code
 from .conversion import Batch, Conversion
 from .findings import Report
 from .records import Record
@@ -16,7 +17,9 @@ from .records import Record
 Reader = Callable[[Source, Report, str], Iterator[Record]]
 
 #: By the format's name.
-READERS: Final[dict[str, Reader]] = {}
+READERS: Final[dict[str, Reader]] = {
+    "claude-code": claude_code.read,
+}
 
 
 @attrs.define(eq=False)
