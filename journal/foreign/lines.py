@@ -15,6 +15,8 @@ from .findings import Report
 from .records import Place
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+#: A line is kept inside of an event, which nests a little deeper.
+_DEEP: Final = MAX_DEPTH - 10
 #: Bytes of a bad line that are shown.
 _SHOWN: Final = 60
 
@@ -87,7 +89,7 @@ def parse(data: bytes) -> Any:
         value = orjson.loads(data)
     except ValueError:
         value = _lenient(data)
-    if len(data) > 2 * MAX_DEPTH and brackets(data) > MAX_DEPTH and depth(value) > MAX_DEPTH:
+    if value is not None and brackets(data) > _DEEP and depth(value) > _DEEP:
         return None
     return value
 

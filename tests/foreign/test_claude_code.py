@@ -1,0 +1,400 @@
+"""Transcripts of Claude Code: what they hold, in which order, and what is wrong with them."""
+
+import copy
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.foreign import REAL, Folded, folded, real
+
+SVG = "PHN2ZyB4bWxucz0iaHR0cDovL3d3dy53My5vcmcvMjAwMC9zdmciLz4="
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
+_seconds = itertools.count()
+
+
+def chained(type_: str, uuid: str, parent: str | None, **more: Any) -> dict[str, Any]:
+    second = next(_seconds) % 60
+    base = {
+        "uuid": uuid,
+        "parentUuid": parent,
+        "isSidechain": False,
+        "sessionId": "5e551044-0000-4000-8000-000000000001",
+    }
+    return {"type": type_, **base, "cwd": "/w", "timestamp": f"2026-02-01T10:00:{second:02}.000Z", **more}
+
+
+def says(uuid: str, parent: str | None, content: Any, **more: Any) -> dict[str, Any]:
+    return chained("user", uuid, parent, message={"role": "user", "content": content}, **more)
+
+
+def answers(uuid: str, parent: str | None, response: str | None, *blocks: Any, **more: Any) -> dict[str, Any]:
+    usage = more.pop("usage", {"input_tokens": 10, "output_tokens": 5})
+    message = {"id": response, "role": "assistant", "model": more.pop("model", "m1"), "content": list(blocks)}
+    return chained("assistant", uuid, parent, message={**message, "stop_reason": None, "usage": usage}, **more)
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"type": "text", "text": value}
+
+
+def use(call_id: str, name: str = "Bash", **arguments: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+
+
+def result(uuid: str, parent: str | None, call_id: str, content: Any = "done", **more: Any) -> dict[str, Any]:
+    return says(uuid, parent, [{"type": "tool_result", "tool_use_id": call_id, "content": content, **more}])
+
+
+def read(*lines: Any, name: str = "file.jsonl") -> Folded:
+    return folded(list(lines), "claude-code", name)
+
+
+WHOLE = [
+    says("u1", None, "list files"),
+    answers("a1", "u1", "r1", {"type": "thinking", "thinking": "hm", "signature": "s"}),
+    answers("a2", "a1", "r1", use("c1", command="ls")),
+    result("t1", "a2", "c1", "a\nb"),
+    answers("a3", "a2", "r1", use("c2", "Read", path="a"), usage={"input_tokens": 10, "output_tokens": 40}),
+    {"type": "progress", "uuid": "p1", "parentUuid": "a3", "data": {"type": "hook"}},
+    result("t2", "a3", "c2", [text("hello"), {"type": "image", "source": {"type": "base64", "media_type": "image/png",
+           "data": PNG}}], is_error=True),
+    answers("a4", "t2", "r2", text("two files")),
+    says("u2", "a4", [text("thanks")]),
+    answers("a5", "u2", "r3", text("welcome")),
+]  # fmt: skip
+
+
+def test_one_response_is_all_lines_of_its_id() -> None:
+    main = read(*WHOLE).main
+    assert [[block["kind"] for block in data["content"]] for data in main.of("assistant/message")] == [
+        ["thinking", "tool_call", "tool_call"],
+        ["text"],
+        ["text"],
+    ]
+    assert main.statuses() == ["completed", "completed"]
+    assert main.state.usage_row()["output_tokens"] == 50
+    assert main.state.usage_row()["input_tokens"] == 30
+    assert [data["state"] for data in main.of("tool/result")] == ["ok", "error"]
+    assert main.of("tool/result")[1]["content"][1] == {"kind": "image", "media_type": "image/png", "data": PNG}
+    assert main.of("request/header")[0]["header"] == {"provider": "anthropic", "model": "m1"}
+    assert main.header["cwd"] == "/w"
+    assert main.header["imported_from"]["session_id"] == "5e551044-0000-4000-8000-000000000001"
+
+
+def test_lines_without_a_conversation_are_kept() -> None:
+    folded = read(*WHOLE, {"type": "brand-new", "x": [1]}, {"type": "brand-new"}, {"n": 1})
+    kept = folded.main.of("x-foreign/line")
+    assert [data["type"] for data in kept] == ["progress", "brand-new", "brand-new", "untyped"]
+    assert kept[1]["value"] == {"type": "brand-new", "x": [1]}
+    assert folded.report.kept == {"progress": 1, "brand-new": 2, "untyped": 1}
+    assert folded.codes() == ["unknown_lines", "unknown_lines"]
+
+
+def test_the_file_name_is_the_session_where_it_is_an_id() -> None:
+    name = "0a0a0a0a-0000-4000-8000-000000000009.jsonl"
+    assert read(*WHOLE, name=name).main.header["imported_from"]["session_id"] == name.removesuffix(".jsonl")
+
+
+def test_a_call_at_the_end_is_open() -> None:
+    folded = read(*WHOLE[:4], answers("a9", "t1", "r1", use("c2")))
+    assert folded.main.statuses() == ["interrupted"]
+    assert "turn/end" not in folded.main.types()
+    assert folded.codes() == ["open_turn", "unknown_outcome"]
+    assert folded.main.results() == ["ok", "unknown"]
+
+
+def test_a_result_that_comes_behind_the_next_response_belongs_to_its_call() -> None:
+    folded = read(
+        says("u1", None, "go"),
+        answers("a1", "u1", "r1", use("c1"), use("c2")),
+        result("t2", "a1", "c2", "second"),
+        answers("a2", "t2", "r2", text("meanwhile")),
+        result("t1", "a1", "c1", "first"),
+        answers("a3", "t1", "r3", text("done")),
+    )
+    assert folded.main.results() == ["ok", "ok"]
+    assert folded.codes() == []
+    assert folded.main.of("tool/outcome") == []
+
+
+def test_a_result_that_comes_behind_a_compaction_is_late_and_told_as_text() -> None:
+    folded = read(
+        says("u1", None, "start"),
+        answers("a1", "u1", "r1", use("bg")),
+        chained("system", "b", None, subtype="compact_boundary", compactMetadata={"trigger": "auto"}),
+        says("s", "b", "what was done", isCompactSummary=True),
+        result("t1", "s", "bg", "job done"),
+        answers("a2", "t1", "r2", text("finished")),
+        says("u2", "a2", "and now?"),
+    )
+    assert folded.found("late_result") == [(5, 2)]
+    [outcome] = folded.main.of("tool/outcome")
+    assert (outcome["source"], outcome["call_id"]) == ("late", "bg")
+    assert "job done" in folded.main.texts()
+    assert folded.main.texts()[0] == "what was done"
+    assert folded.main.results() == []
+
+
+def test_a_result_of_nobody_is_told_as_text() -> None:
+    folded = read(
+        says("u1", None, "go"), answers("a1", "u1", "r1", text("a")), result("t1", "a1", "lost", "42 files"),
+        answers("a2", "t1", "r2", text("there are 42")),
+    )  # fmt: skip
+    assert folded.found("orphan_result") == [(3, None)]
+    assert "42 files" in folded.main.texts()
+    assert folded.main.results() == []
+    assert folded.main.statuses() == ["completed"]
+
+
+def test_a_prompt_that_another_one_replaced_is_a_branch() -> None:
+    folded = read(
+        *WHOLE[:8],
+        says("w1", "a4", "first try"),
+        answers("w2", "w1", "w", use("wc")),
+        result("w3", "w2", "wc"),
+        says("w4", "w3", "more of it"),
+        says("u2", "a4", "second try"),
+        answers("a6", "u2", "r6", text("better")),
+    )
+    assert folded.found("rewound") == [(9, None)]
+    assert folded.main.texts()[-2:] == ["second try", "better"]
+    assert "first try" not in folded.main.texts()
+    [branch] = [thread for name, thread in folded.threads.items() if name]
+    assert branch.fork.thread == ""
+    assert folded.main.drafts[branch.fork.seq].type == "run/settled"
+    assert branch.texts() == ["first try", "more of it"]
+    assert branch.of("turn/start")[0]["turn"] == folded.main.of("turn/start")[1]["turn"] == 2
+
+
+def test_two_answers_to_one_prompt_are_both_kept() -> None:
+    folded = read(
+        says("u1", None, "q"), answers("a1", "u1", "r1", text("one")), answers("a2", "u1", "r2", text("two")),
+        says("u2", "a2", "thanks"),
+    )  # fmt: skip
+    assert folded.main.texts() == ["q", "one", "two", "thanks"]
+    assert folded.codes() == ["assistant_siblings", "open_turn"]
+
+
+def test_parents_that_are_not_there_take_nothing_with_them() -> None:
+    folded = read(
+        says("u1", None, "one"), answers("a1", "u1", "r1", text("1")),
+        says("u2", "ghost", "two"), answers("a2", "u2", "r2", text("2")),
+        says("u3", "ghost", "three"), answers("a3", "u3", "r3", text("3")),
+    )  # fmt: skip
+    assert folded.main.texts() == ["one", "1", "two", "2", "three", "3"]
+    assert folded.found("missing_parent") == [(3, None), (5, None)]
+    assert len(folded.threads) == 1
+
+
+def test_cycles_of_parents_end() -> None:
+    folded = read(
+        says("u1", "u1", "one"), says("u2", "u3", "two"), says("u3", "u2", "three"), answers("a", "u3", "r", text("x")),
+        says("u4", "u5", "four"), says("u5", None, "five"),
+    )  # fmt: skip
+    assert folded.main.texts() == ["one", "two", "three", "x", "four", "five"]
+    assert folded.found("parent_cycle") == [(1, None), (2, None)]
+
+
+def test_a_line_that_stands_twice_counts_once() -> None:
+    folded = read(*WHOLE, WHOLE[-1], WHOLE[0])
+    assert folded.main.texts() == read(*WHOLE).main.texts()
+    assert folded.main.state.usage_row() == read(*WHOLE).main.state.usage_row()
+    assert folded.found("duplicate_line") == [(11, None), (12, None)]
+
+
+def test_an_interruption_ends_its_turn() -> None:
+    folded = read(
+        says("u1", None, "go"),
+        answers("a1", "u1", "r1", use("c1")),
+        result("t1", "a1", "c1", "The user doesn't want to proceed", is_error=True),
+        says("i1", "t1", [text("[Request interrupted by user for tool use]")]),
+        says("u2", "i1", "other way"),
+        answers("a2", "u2", "r2", text("ok")),
+    )
+    assert folded.main.statuses() == ["aborted", "completed"]
+    assert folded.main.of("turn/end")[0]["reason"]["source"] == "user"
+    assert [data["source"] for data in folded.main.of("user/message")] == [
+        {"kind": "user"},
+        {"kind": "steering", "origin": "interruption"},
+        {"kind": "user"},
+    ]
+
+
+def test_an_error_of_the_provider_is_no_answer() -> None:
+    bad = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": SVG}}
+    folded = read(
+        says("u1", None, [text("look"), bad]),
+        answers("e1", "u1", "x", text("API Error: 400"), model="<synthetic>", isApiErrorMessage=True),
+        says("u2", "e1", "again?"),
+        answers("e2", "u2", "y", text("API Error: 400"), isApiErrorMessage=True),
+    )
+    assert folded.main.of("assistant/message") == []
+    assert folded.main.statuses() == ["failed", "failed"]
+    assert folded.main.of("turn/end")[0]["reason"] == {
+        "kind": "failed",
+        "failure_class": "api_error",
+        "message": "API Error: 400",
+    }
+    assert [data["text"] for data in folded.main.of("session/note")] == ["API Error: 400"] * 2
+    assert folded.codes() == ["image_unusable"]
+
+
+def test_what_the_tool_puts_in_itself_begins_no_turn() -> None:
+    folded = read(
+        says("m1", None, "Caveat: The messages below were generated", isMeta=True),
+        says("m2", "m1", "<command-name>/clear</command-name>"),
+        says("u1", "m2", "hello"),
+        answers("a1", "u1", "r1", text("hi")),
+        says("m3", "a1", "<local-command-stdout>x</local-command-stdout>"),
+        says("u2", "m3", "next"),
+        answers("a2", "u2", "r2", text("yes")),
+        says("m4", "a2", "<local-command-stdout>bye</local-command-stdout>"),
+    )
+    assert folded.main.statuses() == ["completed", "completed"]
+    assert folded.main.texts() == [
+        "Caveat: The messages below were generated",
+        "<command-name>/clear</command-name>",
+        "hello",
+        "hi",
+        "<local-command-stdout>x</local-command-stdout>",
+        "next",
+        "yes",
+        "<local-command-stdout>bye</local-command-stdout>",
+    ]
+
+
+def test_a_subagent_within_the_file_is_a_thread_of_its_own() -> None:
+    folded = read(
+        says("u1", None, "go"),
+        answers("a1", "u1", "r1", use("t0", "Task", prompt="other"), use("t1", "Task", prompt="look around")),
+        says("s1", None, "look around", isSidechain=True),
+        answers("s2", "s1", "sr", use("sc"), isSidechain=True),
+        {**result("s3", "s2", "sc"), "isSidechain": True},
+        answers("s4", "s3", "sr2", text("seen"), isSidechain=True),
+        result("t", "a1", "t1", "seen"),
+        answers("a2", "t", "r2", text("fine")),
+    )
+    [child] = [thread for name, thread in folded.threads.items() if name]
+    assert child.header["child_of"]["call_id"] == "t1"
+    assert child.header["child_of"]["turn_id"] == folded.main.of("turn/start")[0]["turn_id"]
+    assert child.texts() == ["look around", "seen"]
+    assert child.statuses() == ["completed"]
+    assert folded.main.texts() == ["go", "fine"]
+
+
+def test_a_file_of_a_subagent_is_that_ones_session() -> None:
+    lines = [{**line, "isSidechain": True, "agentId": "ab12"} for line in WHOLE]
+    folded = read(*lines, name="agent-ab12.jsonl")
+    assert list(folded.threads) == [""]
+    assert folded.main.header["imported_from"]["session_id"] == "agent-ab12"
+    assert folded.main.texts() == read(*WHOLE).main.texts()
+
+
+def test_a_helpers_file_is_no_conversation() -> None:
+    folded = read(*WHOLE, name="agent-acompact-1.jsonl")
+    assert folded.codes() == ["no_conversation"]
+    assert folded.main.history.messages() == []
+    assert len(folded.main.of("x-foreign/line")) == len(WHOLE)
+
+
+def test_what_was_typed_meanwhile_is_steering() -> None:
+    queued = {"type": "queued_command", "prompt": "and faster"}
+    folded = read(*WHOLE[:4], chained("attachment", "q", "t1", attachment=queued), *WHOLE[4:])
+    assert {"kind": "steering"} in [data["source"] for data in folded.main.of("user/message")]
+    assert "and faster" in folded.main.texts()
+    assert folded.main.results() == ["ok", "error"]
+
+
+def test_names_are_settings() -> None:
+    folded = read(
+        {"type": "summary", "summary": "somebody else", "leafUuid": "elsewhere"},
+        *WHOLE,
+        {"type": "summary", "summary": "first name", "leafUuid": "a5"},
+        {"type": "custom-title", "customTitle": "my name"},
+    )
+    assert [data["patch"] for data in folded.main.of("session/updated")] == [
+        {"name": "first name"},
+        {"name": "my name"},
+    ]
+
+
+def test_a_compaction_between_turns_hides_what_was_before() -> None:
+    folded = read(
+        *WHOLE,
+        chained("system", "b", None, subtype="compact_boundary", compactMetadata={"trigger": "manual"}),
+        says("s", "b", "so far", isCompactSummary=True),
+        says("u3", "s", "go on"),
+        answers("a9", "u3", "r9", text("on")),
+    )
+    assert folded.main.texts() == ["so far", "go on", "on"]
+    assert folded.main.statuses() == ["completed"] * 3
+
+
+def test_an_answer_of_the_last_turn_ends_it_where_nothing_is_open() -> None:
+    assert read(*WHOLE).codes() == []
+    assert read(*WHOLE[:1]).codes() == ["open_turn"]
+
+
+LINES = [json.dumps(line).encode() for line in WHOLE]
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.just([]), st.just({}),
+    st.just([None, 5, {"type": "text"}, {"type": "tool_use"}, {"type": "tool_result"}, {"type": "image"}]),
+)  # fmt: skip
+
+
+@st.composite
+def spoiled(draw: Any) -> bytes:
+    lines = [copy.deepcopy(draw(st.sampled_from(WHOLE))) for _ in range(draw(st.integers(0, 12)))]
+    for line in lines:
+        places: list[Any] = [line, *(value for value in line.values() if isinstance(value, dict))]
+        for block in line.get("message", {}).get("content", []) if isinstance(line.get("message"), dict) else []:
+            places += [block] if isinstance(block, dict) else []
+        if draw(st.booleans()):
+            place = draw(st.sampled_from(places))
+            if place:
+                place[draw(st.sampled_from(sorted(place)))] = draw(VALUES)
+    data = b"".join(json.dumps(line).encode() + draw(st.sampled_from([b"\n", b"\r\n", b"\n\n"])) for line in lines)
+    cut = draw(st.integers(0, len(data)))
+    return data[:cut] + draw(st.sampled_from([b"", b"\xff\n", b"{\n", b"[" * 300 + b"\n"])) + data[cut:]
+
+
+@settings(max_examples=150, deadline=None)
+@given(spoiled())
+def test_nothing_in_a_file_is_an_error(data: bytes) -> None:
+    folded(data, "claude-code")
+
+
+if REAL is not None:
+
+    @pytest.mark.parametrize("path", real("claude-code"), ids=lambda path: path.name)
+    def test_counts_of_real_files(path: Path) -> None:
+        """Counted again in another way: what is not there twice, by ids."""
+        lines = [json.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
+        calls, results, responses = set(), set(), set()
+        for line in lines:
+            content = line.get("message", {}).get("content")
+            if line.get("type") == "assistant" and line["message"].get("model") != "<synthetic>":
+                responses.add(line["message"]["id"])
+            for block in content if isinstance(content, list) else []:
+                if block.get("type") == "tool_use":
+                    calls.add(block["id"])
+                elif block.get("type") == "tool_result":
+                    results.add(block["tool_use_id"])
+        found = folded(path.read_bytes(), "claude-code", path.name)
+        threads = found.threads.values()
+        messages = [data for thread in threads for data in thread.of("assistant/message")]
+        asked = {block["call_id"] for data in messages for block in data["content"] if block["kind"] == "tool_call"}
+        told = {
+            data["call_id"]
+            for thread in threads
+            for data in [*thread.of("tool/result"), *thread.of("tool/outcome")]
+            if not data.get("synthesized")
+        }
+        assert (len(messages), asked) == (len(responses), calls)
+        assert told == results & calls
+        assert len(found.found("orphan_result")) == len(results - calls)
