@@ -11,11 +11,12 @@ import attrs
 
 from ..journal.errors import JournalConflict, JournalError, JournalLocked, JournalWriteError, SessionNotFound
 from ..journal.findings import Finding, verdict_of
-from ..journal.reader import open_source, resolve, session_name
+from ..journal.reader import JOURNAL, open_source, resolve, session_name
 from ..journal.scan import Consumer, ScanResult, scan
 from . import exits, owner
 
 if TYPE_CHECKING:
+    from ..repair.foreign import ForeignSession
     from ..repair.session import Session
     from .onward import Step, Words
 
@@ -24,6 +25,8 @@ Doc = dict[str, Any]
 #: Bytes of a journal in which its first message is looked for, and columns of it that are shown.
 _HEAD: Final = 8 * 1024
 _TITLE: Final = 40
+#: How a journal begins.
+_OURS: Final = b'{"seq":0,'
 
 
 @attrs.frozen
@@ -39,11 +42,58 @@ def inspection(target: str, root: str | None, events: bool) -> Answer:
     """Of `inspect`. Raises SessionNotFound."""
     from ..repair.session import survey
 
+    if (found := foreign_session(target, events=events)) is not None:
+        doc = {**found.to_json(), "live": None, "next": _of_foreign(found, target, root)}
+        return Answer(doc, exits.OF_VERDICT[found.verdict])
     session = survey(target, root)
     doc = session.to_json(events=events)
     doc["live"] = live(session)
     doc["next"] = _next(session, doc, words_of(target, root, None))
     return Answer(doc, exits.OF_VERDICT[doc["verdict"]])
+
+
+def foreign_session(target: str, *, histories: bool = False, events: bool = False) -> "ForeignSession | None":
+    """What a target stands for, if that is a session file of another tool. Raises JournalError where it needs what is
+    not installed; what else cannot be read is nobody's, and a journal's matter to tell.
+    """
+    if not _may_be_foreign(target):
+        return None
+    from ..repair.foreign import foreign
+
+    try:
+        return foreign(target, histories=histories, events=events)
+    except OSError:
+        return None
+
+
+def _may_be_foreign(target: str) -> bool:
+    """Cheap: a journal is told by its first bytes, and a directory with a journal in it by its name."""
+    path = Path(target)
+    try:
+        if path.is_dir():
+            return not (path / JOURNAL).exists()
+        if not path.is_file():
+            return False
+        with open(path, "rb") as file:
+            return file.read(len(_OURS)) != _OURS
+    except (OSError, ValueError):
+        return False
+
+
+def _of_foreign(found: "ForeignSession", target: str, root: str | None) -> "list[Step]":
+    """What can be done with it."""
+    from shlex import quote
+
+    named = quote(target) + ("" if root is None else f" --root {quote(root)}")
+    if not found.turns():
+        return []
+    return [
+        {"command": f"maka journal import {named}", "why": "to keep it as a journal, closed, and to go on from it"},
+        {
+            "command": f"maka journal export {quote(target)} --to anthropic",
+            "why": "to have its history as a provider takes it",
+        },
+    ]
 
 
 def live(session: "Session") -> Doc | None:
@@ -108,6 +158,13 @@ def conversation(target: str, root: str | None, *, for_people: bool) -> Answer:
     from ..repair.session import survey
     from . import onward, under_way
 
+    if (found := foreign_session(target, histories=True)) is not None:
+        history = found.history()
+        said: Doc = {"messages": history.messages()}
+        if for_people:
+            said = {"entries": history.annotated(), "turns": [{**turn, "goes_on_from": None} for turn in found.turns()]}
+            said["words"] = onward.words_of(target, root)
+        return Answer(said, exits.OF_READING[found.verdict], first_refusal(found.path, found.findings))
     session = survey(target, root)
     refusal = first_refusal(session.path, session.findings)
     if for_people:
@@ -136,6 +193,10 @@ def repair(target: str, root: str | None, *, dry_run: bool, salvage: bool) -> An
     from ..repair.apply import repair as apply
     from ..repair.session import survey
 
+    if (found := foreign_session(target)) is not None:
+        doc = _not_begun(found.path, dry_run, found.verdict)
+        sentence = f"{found.path} is a session of another tool ({found.format}), which is never written; "
+        return Answer(doc, exits.REFUSED, sentence + "make a journal of it with `maka journal import`")
     path = resolve(target, root)
     try:
         # A host that needs the session for nothing lets go of it.

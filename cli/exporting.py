@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..journal.events import Event, JsonObject
     from ..journal.export.dialogue import ReadBlob
     from ..journal.history import History
+    from ..repair.foreign import ForeignSession
     from ..repair.session import Session
 
 #: Forms, and which of the options each has.
@@ -60,7 +61,7 @@ def export(
     console: Console = context.obj
     _check(console, to, {"--keep-images": keep_images, "--thinking": thinking, "--whole": whole})
     with console.working(f"reading {target}"):
-        session = survey(target, root)
+        session = documents.foreign_session(target, histories=True) or survey(target, root)
         history = _history(session, through)
         if to == "markdown":
             text = "".join(_document(session, history, through))
@@ -104,7 +105,13 @@ def _form(
     return forms.openai_responses(messages, read_blob=read_blob, whole=whole, keep_images=keep_images)
 
 
-def _history(session: "Session", through: int | None) -> "History":
+def _history(session: "Session | ForeignSession", through: int | None) -> "History":
+    from ..repair.session import Session
+
+    if not isinstance(session, Session):
+        if through is not None:
+            raise WrongUsage("--through names an event of a journal; import the file first, then export that")
+        return session.history()
     try:
         return session.history(through)
     except KeyError:
@@ -159,7 +166,7 @@ def _unchanged(console: Console, path: "Path") -> bool:
     return False
 
 
-def _document(session: "Session", history: "History", through: int | None) -> Iterator[str]:
+def _document(session: "Session | ForeignSession", history: "History", through: int | None) -> Iterator[str]:
     from ..journal import export as forms
     from ..journal.export.to_markdown import moment
 

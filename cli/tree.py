@@ -11,6 +11,7 @@ from .app_command import app
 from .console import Console
 from .exporting import export
 from .host import host
+from .importing import import_
 from .journal import journal
 from .parsing import Command, Group
 from .session import session
@@ -18,6 +19,7 @@ from .talking import chat, run
 
 root = typer.Typer(name="maka", cls=Group, rich_markup_mode=None, pretty_exceptions_enable=False)
 journal.command(cls=Command)(export)
+journal.command(name="import", cls=Command)(import_)
 root.add_typer(journal, name="journal")
 root.add_typer(session, name="session")
 root.add_typer(app, name="app")

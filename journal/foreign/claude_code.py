@@ -51,7 +51,6 @@ _QUIET: Final = frozenset(
 )  # fmt: skip
 #: Of ``system`` lines those that are written once a turn is over.
 _OVER: Final = frozenset({"turn_duration", "stop_hook_summary"})
-_SYNTHETIC: Final = "<synthetic>"
 
 
 def read(source: Source, report: Report, name: str) -> Iterator[Record]:
@@ -126,13 +125,13 @@ class _Reading:
 
     def _begin(self, thread: str, base: dict[str, Any], number: int, value: JsonObject) -> Iterator[Record]:
         self._threads[thread] = _Thread()
-        common = {**base, "thread": thread, "cwd": text(value.get("cwd"))}
+        tree, agent = self._tree, text(value.get("agentId"))
+        common = {**base, "thread": thread, "cwd": tree.cwd}
         if thread == MAIN:
-            session_id = self._stem if _UUID.fullmatch(self._stem) else text(value.get("sessionId"))
-            agent = text(value.get("agentId"))
+            session_id = self._stem if _UUID.fullmatch(self._stem) else tree.session_id
             if self._tree.subagent and agent is not None and not self._stem.startswith("agent-"):
                 session_id = f"agent-{agent}"
-            yield Begin(**common, session_id=session_id, provider="anthropic", agent=agent)
+            yield Begin(**common, session_id=session_id, model=tree.model, provider="anthropic", agent=agent)
         elif thread.startswith("rewound:"):
             parent = self._tree.parents[number]
             above = self._tree.thread(parent) if parent >= 0 else MAIN
@@ -142,7 +141,7 @@ class _Reading:
             above = self._tree.thread(parent) if parent >= 0 else MAIN
             above = MAIN if above == thread else above
             call_id = self._starter(above, first_text(value))
-            yield Begin(**common, kind="subagent", parent=above, call_id=call_id, agent=text(value.get("agentId")))
+            yield Begin(**common, kind="subagent", parent=above, call_id=call_id, agent=agent)
 
     def _starter(self, thread: str, prompt: str) -> str | None:
         """The open call that told a subagent this; else the newest one that started any."""
@@ -196,7 +195,7 @@ class _Reading:
 
     def _assistant(self, number: int, value: JsonObject, thread: _Thread, base: dict[str, Any]) -> Iterator[Record]:
         message = mapping(value.get("message"))
-        if value.get("isApiErrorMessage") is True or message.get("model") == _SYNTHETIC:
+        if value.get("isApiErrorMessage") is True or message.get("model") == tree_of.SYNTHETIC:
             told = first_text(value)
             yield Note(**base, kind="api_error", text=told)
             thread.last = End(place=base["place"], kind="failed", failure_class="api_error", message=told or None)

@@ -26,6 +26,8 @@ _WRAPPED: Final = (
     "<bash-stderr>", "<user-memory-input>", "<task-notification>", "<system-reminder>", "Caveat: The messages below",
 )  # fmt: skip
 INTERRUPTED: Final = "[Request interrupted by user"
+#: The model of what the tool itself says.
+SYNTHETIC: Final = "<synthetic>"
 #: Tools that start a subagent.
 STARTERS: Final = frozenset({"Task", "Agent"})
 
@@ -89,6 +91,10 @@ class Tree:
     results: dict[int, tuple[int, Place]] = attrs.Factory(dict)
     uuids: dict[int, int] = attrs.Factory(dict)
     subagent: bool = False
+    #: Of the first line that has them.
+    session_id: str | None = None
+    cwd: str | None = None
+    model: str | None = None
     #: By thread's index: lines at which a result does not belong to what came before any more.
     _borders: dict[int, "array[int]"] = attrs.Factory(dict)
 
@@ -123,6 +129,11 @@ def look(source: Source, report: Report) -> Tree:
     rows: list[_Row] = []
     for number, value, place in _numbered(source):
         rows.append(_row(tree, report, number, value, place))
+        tree.session_id = tree.session_id or text(value.get("sessionId"))
+        tree.cwd = tree.cwd or text(value.get("cwd"))
+        if value.get("type") == "assistant" and tree.model is None:
+            model = text(mapping(value.get("message")).get("model"))
+            tree.model = None if model == SYNTHETIC else model
     chain = [row for row in rows if row.uuid is not None]
     tree.subagent = bool(chain) and all(row.sidechain for row in chain)
     children: dict[int, int] = {}

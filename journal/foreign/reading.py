@@ -12,7 +12,7 @@ from ..state import State
 from . import claude_code, dsh
 from .conversion import Batch, Conversion
 from .findings import Report
-from .records import Record
+from .records import MAIN, Record
 
 Reader = Callable[[Source, Report, str], Iterator[Record]]
 
@@ -65,3 +65,12 @@ def fold(source: Source, format: str, name: str, *, histories: bool = False) -> 
             thread = threads[batch.thread] = Thread(batch.drafts[0].data, history=history)
         thread.take(batch)
     return report, threads
+
+
+def events(source: Source, format: str, name: str) -> Iterator[Event]:
+    """What an import would write of the session itself."""
+    number = 0
+    for batch in batches(source, format, Report(), name):
+        for draft in batch.drafts if batch.thread == MAIN else ():
+            yield Event(number, batch.ts, draft.type, draft.data, "", draft.ignorable)
+            number += 1

@@ -82,7 +82,7 @@ def test_one_response_is_all_lines_of_its_id() -> None:
     assert [data["state"] for data in main.of("tool/result")] == ["ok", "error"]
     assert main.of("tool/result")[1]["content"][1] == {"kind": "image", "media_type": "image/png", "data": PNG}
     assert main.of("request/header")[0]["header"] == {"provider": "anthropic", "model": "m1"}
-    assert main.header["cwd"] == "/w"
+    assert (main.header["cwd"], main.header["model"]) == ("/w", "m1")
     assert main.header["imported_from"]["session_id"] == "5e551044-0000-4000-8000-000000000001"
 
 
@@ -348,7 +348,7 @@ VALUES = st.one_of(
 
 
 @st.composite
-def spoiled(draw: Any) -> bytes:
+def spoiled(draw: st.DrawFn) -> bytes:
     lines = [copy.deepcopy(draw(st.sampled_from(WHOLE))) for _ in range(draw(st.integers(0, 12)))]
     for line in lines:
         places: list[Any] = [line, *(value for value in line.values() if isinstance(value, dict))]
@@ -360,7 +360,8 @@ def spoiled(draw: Any) -> bytes:
                 place[draw(st.sampled_from(sorted(place)))] = draw(VALUES)
     data = b"".join(json.dumps(line).encode() + draw(st.sampled_from([b"\n", b"\r\n", b"\n\n"])) for line in lines)
     cut = draw(st.integers(0, len(data)))
-    return data[:cut] + draw(st.sampled_from([b"", b"\xff\n", b"{\n", b"[" * 300 + b"\n"])) + data[cut:]
+    junk: bytes = draw(st.sampled_from([b"", b"\xff\n", b"{\n", b"[" * 300 + b"\n"]))
+    return data[:cut] + junk + data[cut:]
 
 
 @settings(max_examples=150, deadline=None)

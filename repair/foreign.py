@@ -1,0 +1,200 @@
+"""A session file of another tool as a view: what an import would make of it, what is wrong. Never writes."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from ..journal.errors import SessionNotFound
+from ..journal.events import Event, JsonObject
+from ..journal.findings import FindingList, Verdict, verdict_of
+from ..journal.foreign import reading
+from ..journal.foreign.detect import ZSTD, detect
+from ..journal.foreign.findings import Report
+from ..journal.foreign.records import MAIN
+from ..journal.history import History
+from ..journal.reader import FileSource, open_source
+from ..journal.source import Source
+from ..journal.state import State
+from .closers import plan_closers
+from .plan import appended_json
+from .session import facts_of
+
+#: How a journal of ours begins: no foreign file is looked for behind it.
+_OURS: Final = b'{"seq":0,'
+EMPTY: Final = "empty"
+_DSH_FILE: Final = re.compile(r"session(?:\.v([1-9][0-9]*))?\.jsonl(\.zstd)?")
+
+
+@attrs.frozen
+class Opened:
+    """A foreign file: its bytes, and what they stand for (the same, unless they are compressed)."""
+
+    format: str
+    raw: FileSource
+    source: Source
+    older: tuple[Path, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        return self.raw.path
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[Opened | None]:
+    """The foreign file, or None where it is none that we know, or a journal. A directory of DeepSeek Harness stands for
+    its newest generation.
+
+    Raises SessionNotFound, JournalError where it cannot be read, or is compressed and what reads that is not installed.
+    """
+    path, older = _file_of(Path(path))
+    with open_source(path) as raw:
+        format = None if raw.read(0, len(_OURS)) == _OURS else detect(raw)
+        if format is None or format == "maka":
+            yield None
+        elif raw.read(0, len(ZSTD)) == ZSTD:
+            from ..journal.foreign import zstd
+
+            with zstd.opened(raw) as unpacked:
+                yield Opened(format, raw, unpacked, older)
+        else:
+            yield Opened(format, raw, raw, older)
+
+
+def foreign(
+    target: str | os.PathLike[str], *, histories: bool = False, events: bool = False
+) -> "ForeignSession | None":
+    """What a path stands for, if that is a session file of another tool. Raises JournalError where it is unreadable."""
+    path = Path(target)
+    if "\0" in str(target) or not path.exists() or (path.is_dir() and not generations(path)):
+        return None
+    with opened(path) as found:
+        return None if found is None else ForeignSession(found, histories=histories, events=events)
+
+
+def _file_of(path: Path) -> tuple[Path, tuple[Path, ...]]:
+    """The file that a path stands for, and of a directory the older generations beside it."""
+    if not path.is_dir():
+        return path, ()
+    found = generations(path)
+    if not found:
+        raise SessionNotFound(f"there is no session file in {path}; name the file itself", path=path)
+    return found[0], tuple(found[1:])
+
+
+def generations(directory: Path) -> list[Path]:
+    """The files of one session of DeepSeek Harness in a directory, the newest generation first."""
+    found: dict[int, Path] = {}
+    for name in sorted(os.listdir(directory)):
+        if (match := _DSH_FILE.fullmatch(name)) is not None:
+            found.setdefault(int(match[1] or 0), directory / name)
+    return [found[number] for number in sorted(found, reverse=True)]
+
+
+class ForeignSession:
+    """What a file holds, read once. Turns, runs and messages show how an import closes what the file leaves open."""
+
+    def __init__(self, opened: Opened, *, histories: bool = False, events: bool = False) -> None:
+        """``histories`` for ``history``, ``events`` for an ``event_list`` of what an import would write."""
+        self.path = opened.path
+        self.format = opened.format
+        self.bytes = opened.raw.size
+        self._report = Report()
+        self._threads: dict[str, reading.Thread] = {}
+        if opened.format == EMPTY:
+            self._report.add("empty_file", "the file holds nothing")
+        else:
+            self._report, self._threads = reading.fold(
+                opened.source, opened.format, self.path.name, histories=histories
+            )
+        for older in opened.older:
+            self._report.add("older_generation", f"{older.name} is what this session was before it was migrated")
+        self._events = list(reading.events(opened.source, opened.format, self.path.name)) if events else None
+        main = self._threads.get(MAIN)
+        self.header = None if main is None else main.header
+        self._state = State() if main is None else main.state
+        self._facts = facts_of(self._state)
+        self.pending = [] if main is None else _closed(main)
+
+    @property
+    def session_id(self) -> str:
+        """The tool's own id; where the file has none, its name."""
+        origin = {} if self.header is None else self.header["imported_from"]
+        return origin.get("session_id") or self.path.stem
+
+    @property
+    def findings(self) -> FindingList:
+        return self._report.findings
+
+    @property
+    def verdict(self) -> Verdict:
+        return verdict_of(self.findings)
+
+    def turns(self) -> list[JsonObject]:
+        """As a journal's."""
+        return self._state.turn_rows()
+
+    def settings(self) -> JsonObject:
+        """As a journal's."""
+        return self._state.session.settings()
+
+    def history(self, thread: str = MAIN) -> History:
+        """The conversation, with the closers; of a session that was opened for its ``histories``."""
+        found = self._threads.get(thread)
+        return History() if found is None or found.history is None else found.history
+
+    def to_json(self) -> JsonObject:
+        """The document of ``inspect``, as of a journal, with ``format`` the tool's name and ``events`` the lines of the
+        file; ``threads`` are its branches and subagents, ``lines`` those that stand for nothing in a conversation, by
+        the tool's own word for them.
+        """
+        listed = {} if self._events is None else {"event_list": [event.to_json() for event in self._events]}
+        return {
+            "session_id": self.session_id,
+            "path": str(self.path),
+            "format": self.format,
+            "verdict": self.verdict,
+            "events": self._report.lines,
+            "bytes": self.bytes,
+            "head": None,
+            "header": self.header,
+            "settings": self.settings(),
+            "writer": None,
+            "findings": [finding.to_json() for finding in self.findings],
+            "turns": self.turns(),
+            "runs": self._state.run_rows(),
+            "executions": self._state.execution_rows(),
+            **self._facts,
+            "pending": appended_json(self.pending),
+            "threads": [_row(name, thread) for name, thread in self._threads.items() if name != MAIN],
+            "lines": dict(sorted(self._report.kept.items())),
+            **listed,
+        }
+
+
+def _closed(thread: reading.Thread) -> list[Event]:
+    """The closers of what the thread leaves open; its fold takes them in."""
+    drafts = plan_closers(thread.state).drafts
+    events = [
+        Event(number, thread.ts, draft.type, draft.data, "") for number, draft in enumerate(drafts, thread.events)
+    ]
+    for event in events:
+        thread.state.apply(event)
+        if thread.history is not None:
+            thread.history.apply(event)
+    return events
+
+
+def _row(name: str, thread: reading.Thread) -> JsonObject:
+    turns = thread.state.turn_rows()
+    return {
+        "thread": name,
+        "kind": "subagent" if "child_of" in thread.header else "branch",
+        "name": thread.header.get("name"),
+        "turns": len(turns),
+        "calls": sum(len(turn["calls"]) for turn in turns),
+    }

@@ -1,0 +1,162 @@
+"""`maka journal import`, and the other commands on session files of other tools, which none of them ever writes."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maka.journal import legality
+from support.command import Ran
+from support.foreign_lines import CLAUDE, claude
+
+Run = Callable[..., Ran]
+CORPUS = Path(__file__).parents[2] / "fixtures" / "corpus"
+
+
+@pytest.fixture
+def transcript(tmp_path: Path) -> Path:
+    path = tmp_path / "theirs" / "projects" / f"{CLAUDE}.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(claude())
+    return path
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def test_a_session_of_another_tool_is_inspected(maka_: Run, transcript: Path) -> None:
+    before = tree(transcript.parent)
+    ran = maka_("journal", "inspect", transcript, "--json")
+    doc = ran.json
+    assert (ran.code, doc["verdict"], doc["format"], doc["session_id"]) == (1, "interrupted", "claude-code", CLAUDE)
+    assert [turn["status"] for turn in doc["turns"]] == ["completed", "interrupted"]
+    assert [call["state"] for turn in doc["turns"] for call in turn["calls"]] == ["ok", "unknown"]
+    assert {finding["code"] for finding in doc["findings"]} == {"unknown_outcome", "open_turn"}
+    assert all(finding["line"] and finding["remedy"] for finding in doc["findings"])
+    assert doc["usage"]["output_tokens"] == 15
+    assert doc["events"] == len(claude().splitlines())
+    keys = set(maka_("journal", "inspect", CORPUS / "three-turns.jsonl", "--json").json)
+    assert keys <= set(doc)
+    text = maka_("journal", "inspect", transcript).out
+    assert "claude-code" in text
+    assert f"maka journal import {transcript}" in text
+    assert (
+        maka_("journal", "inspect", transcript, "--json", "--events").json["event_list"][0]["type"] == "session/header"
+    )
+    assert tree(transcript.parent) == before
+
+
+def test_it_is_shown_and_exported_as_it_is(maka_: Run, transcript: Path) -> None:
+    assert "list files" in maka_("journal", "show", transcript).out
+    exported = maka_("journal", "export", transcript, "--to", "anthropic")
+    assert legality.anthropic(exported.json) == []
+    assert maka_("journal", "show", transcript, "--json").json["messages"][0]["role"] == "user"
+    assert "list files" in maka_("journal", "export", transcript, "--to", "markdown").out
+    assert maka_("journal", "export", transcript, "--to", "anthropic", "--through", "3").code == 2
+
+
+@pytest.mark.parametrize("options", [[], ["--dry-run"], ["--salvage"], ["--salvage", "--dry-run"]])
+def test_no_repair_writes_it(maka_: Run, transcript: Path, options: list[str]) -> None:
+    before = tree(transcript.parent)
+    ran = maka_("journal", "repair", transcript, *options)
+    assert ran.code == 4
+    assert "maka journal import" in ran.err
+    assert tree(transcript.parent) == before
+
+
+def test_a_session_is_imported_and_goes_on_like_any_other(maka_: Run, transcript: Path, tmp_path: Path) -> None:
+    ran = maka_("journal", "import", transcript)
+    assert (ran.code, ran.err) == (0, "")
+    assert CLAUDE in ran.out
+    assert maka_("journal", "inspect", CLAUDE).code == 0
+    assert maka_("journal", "verify", CLAUDE).code == 0
+    [row] = maka_("journal", "list", "--json").json["sessions"]
+    assert (row["session_id"], row["turns"], row["verdict"]) == (CLAUDE, 2, "healthy")
+    assert "unchanged" in maka_("journal", "import", transcript).out
+    exported = maka_("journal", "export", CLAUDE, "--to", "openai-chat").json
+    assert legality.openai_chat(exported) == []
+    assert exported == maka_("journal", "export", transcript, "--to", "openai-chat").json
+
+
+def test_a_dry_run_writes_nothing(maka_: Run, transcript: Path, tmp_path: Path) -> None:
+    doc = maka_("journal", "import", transcript, "--dry-run", "--json").json
+    assert doc["dry_run"] is True
+    assert doc["sessions"] == {"created": 1, "grown": 0, "unchanged": 0}
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_directory_is_searched(maka_: Run, transcript: Path, tmp_path: Path) -> None:
+    place = transcript.parent
+    (place / "notes.txt").write_text("no session")
+    (place / "other.jsonl").write_text('{"some": "thing"}\n')
+    (place / "empty.jsonl").touch()
+    (place / "again").mkdir()
+    (place / "again" / f"{CLAUDE[:-1]}0.jsonl").write_bytes(claude())
+    os.symlink(transcript, place / "link.jsonl")
+    os.symlink(place, place / "loop")
+    ran = maka_("journal", "import", place, "--json", "--no-original")
+    doc = ran.json
+    assert ran.code == 0
+    assert doc["sessions"] == {"created": 2, "grown": 0, "unchanged": 0}
+    assert doc["skipped"] == [str(place / "other.jsonl")]
+    assert sorted(file["format"] for file in doc["files"]) == ["claude-code", "claude-code", "empty"]
+    assert not list((tmp_path / "root").rglob("blobs"))
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"\x00\x01\x02 binary", 4),
+        (b"hello\n", 4),
+        (b'{"a": 1}\n', 4),
+        (b"", 0),
+        (b"[" * 100_000 + b"\n", 4),
+        (b'{"type":"session","version":0,"id":"../../x","createdAt":1}\n', 0),
+    ],
+)
+def test_what_is_no_session_is_said_in_a_sentence(maka_: Run, tmp_path: Path, content: bytes, code: int) -> None:
+    path = tmp_path / "some.jsonl"
+    path.write_bytes(content)
+    before = {*os.listdir(tmp_path)}
+    ran = maka_("journal", "import", path)
+    assert ran.code == code
+    assert (len(ran.err.splitlines()) == 1) == bool(code)
+    assert {*os.listdir(tmp_path)} - before <= {"root"}
+
+
+@pytest.mark.parametrize("words", [["nowhere.jsonl"], ["--root"], []])
+def test_a_file_that_is_not_there(maka_: Run, words: list[str]) -> None:
+    assert maka_("journal", "import", *words).code == 2
+
+
+def test_an_empty_file_is_nothing_to_repair(maka_: Run, tmp_path: Path) -> None:
+    path = tmp_path / "rollout.jsonl"
+    path.touch()
+    doc = maka_("journal", "import", path, "--json").json
+    assert doc["files"] == [{"path": str(path), "format": "empty", "bytes": 0, "sessions": []}]
+
+
+def test_one_bad_file_keeps_no_other_from_being_imported(maka_: Run, transcript: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_bytes(b"nothing\n")
+    ran = maka_("journal", "import", bad, transcript, "--json")
+    assert ran.code == 4
+    assert ran.json["sessions"]["created"] == 1
+    assert [failure["path"] for failure in ran.json["failed"]] == [str(bad)]
+
+
+def rows(doc: Any) -> list[Any]:
+    return [session for file in doc["files"] for session in file["sessions"]]
+
+
+def test_a_file_that_has_grown_adds_what_is_new(maka_: Run, transcript: Path) -> None:
+    maka_("journal", "import", transcript)
+    transcript.write_bytes(claude(further=True))
+    [session] = rows(maka_("journal", "import", transcript, "--json").json)
+    assert (session["action"], session["of"]) == ("grown", CLAUDE)
+    shown = maka_("journal", "show", session["session_id"]).out
+    assert "list files" in shown
+    assert "the last answer" in shown
