@@ -14,7 +14,7 @@ import attrs
 from ... import __version__
 from ..events import Blocks, Draft, Event, JsonObject
 from ..views.session import TOOL_BOUNDARY
-from ..wording import UNKNOWN_ERROR, unknown_outcome
+from ..wording import UNKNOWN_ERROR, not_started, unknown_outcome
 from . import records
 from .findings import Report
 from .records import MAIN, Place, Record
@@ -64,7 +64,7 @@ class _Call:
     run_id: str
     place: Place
     arguments: str
-    #: Of its tool/call; of its result where there is none.
+    #: Of its tool/call; of its result where there is none. None: its body was not entered, as far as is known.
     seq: int | None = None
     asked: bool = True
 
@@ -306,7 +306,7 @@ class Conversion:
         """A call of which no result came while its step was open."""
         known = thread.dispatches and call.seq is None
         state = "not_started" if known else "unknown"
-        text = _NEVER_RAN if known else unknown_outcome(None)
+        text = not_started() if known else unknown_outcome(None)
         data: JsonObject = {**self._in_turn(thread), "step": call.step, "call_id": call.call_id}
         if call.seq is not None:
             data["operation_id"] = call.operation_id
@@ -316,7 +316,8 @@ class Conversion:
             data["call_seq"] = call.seq
         data["synthesized"] = True
         seq = self._put(thread, "tool/result", data)
-        call.seq = call.seq if call.seq is not None else seq
+        if not known and call.seq is None:
+            call.seq = seq
         thread.open.remove(call)
         thread.lost[call.call_id] = call
 
@@ -442,16 +443,22 @@ class Conversion:
         lost = thread.lost.pop(record.call_id, None)
         if lost is not None and record.state in ("ok", "error"):
             self._late(thread, lost, record)
+            thread.answered.add(record.call_id)
         elif record.call_id in thread.answered or lost is not None:
             self._note_result(record, "duplicate_result", "has a result already")
             self._put(thread, "session/note", {"kind": "duplicate_result", "text": _plain(record.content)})
         else:
             self._note_result(record, "orphan_result", "stands nowhere before it")
-            text = f"[A result without its call: {record.name or 'a tool'}, {record.call_id}]"
-            if thread.turn_id is None:
-                self._open_turn(thread, None, record.place)
-            content = [*said(text), *record.content]
-            self._tell(thread, records.Said(place=record.place, content=content, source="orphan_result"))
+            self._tell_result(
+                thread, record, f"[A result without its call: {record.name or 'a tool'}, {record.call_id}]"
+            )
+
+    def _tell_result(self, thread: _Thread, record: records.Result, text: str) -> None:
+        """As text: no call can have it as its result."""
+        if thread.turn_id is None:
+            self._open_turn(thread, None, record.place)
+        content = [*said(text), *record.content]
+        self._tell(thread, records.Said(place=record.place, content=content, source="orphan_result"))
 
     def _note_result(self, record: records.Result, code: str, what: str) -> None:
         self._tell_of(code, f"the call {record.call_id} of this result {what}", record.place)
@@ -474,8 +481,12 @@ class Conversion:
         thread.open.remove(call)
 
     def _late(self, thread: _Thread, call: _Call, record: records.Result) -> None:
-        said = f"the result of call {call.call_id} of line {call.place.line} stands behind what closed the call"
-        self._tell_of("late_result", said, record.place, call.place.line)
+        told = f"the result of call {call.call_id} of line {call.place.line} stands behind what closed the call"
+        self._tell_of("late_result", told, record.place, call.place.line)
+        if call.seq is None:
+            # It ran after all. Its result says that it did not, and no outcome can follow that one.
+            self._tell_result(thread, record, f"[A later result of the call {call.call_id} of {call.name}]")
+            return
         data = {
             "turn_id": call.turn_id,
             "run_id": call.run_id,
