@@ -51,8 +51,9 @@ class Stream:
     def attempt(self, items: object) -> None:
         """The pieces as a later format has them, all in one list."""
         for item in map(mapping, sequence(items)):
-            if item.get("type") in ROWS:
-                self.row(str(item["type"]), mapping(item.get("data")) or item)
+            type_ = text(item.get("type"))
+            if type_ is not None and type_ in ROWS:
+                self.row(type_, mapping(item.get("data")) or item)
             else:
                 self.chunk(mapping(item.get("chunk")) or item)
 
