@@ -1,0 +1,494 @@
+"""Codex rollouts: what the provider saw beside what the interface showed, never both. No I/O of its own.
+
+A person's words are taken from events where the file has any, answers, calls and results from the provider's items. A
+response is what stands up to the next results or count of tokens. What a fork or a subagent was given of its parent is
+part of its conversation, and counts for no usage.
+"""
+
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any, Final
+
+import attrs
+
+from ..events import Blocks, JsonObject
+from ..source import Source
+from . import codex_items as items
+from .codex_items import CALLS, HOSTED, OUTPUTS, Content, call_id_of, key_of, kind_of, opened, role_of
+from .codex_plan import Plan, look
+from .findings import Report
+from .lines import Line, at, objects
+from .records import (
+    MAIN,
+    Begin,
+    Compaction,
+    End,
+    Kept,
+    Note,
+    Place,
+    Prompt,
+    Record,
+    Response,
+    Result,
+    Said,
+    Setting,
+)
+from .values import compact, count, mapping, millis, said, sequence, text, usage
+
+#: Lines that are known to stand for nothing in a conversation: types, events, items.
+_QUIET: Final = frozenset(
+    {
+        "session_meta", "turn_context", "world_state", "compacted", "state", "legacy_meta", "rollout_reference",
+        "inter_agent_communication", "inter_agent_communication_metadata", "additional_tools",
+    }
+)  # fmt: skip
+_QUIET_EVENTS: Final = frozenset(
+    {
+        "agent_message", "agent_reasoning", "agent_reasoning_raw_content", "agent_reasoning_section_break",
+        "collab_agent_interaction_end", "collab_agent_spawn_end", "collab_close_end", "collab_waiting_end",
+        "context_compacted", "dynamic_tool_call_request", "dynamic_tool_call_response", "entered_review_mode", "error",
+        "exec_command_end", "exited_review_mode", "guardian_assessment", "image_generation_end", "item_completed",
+        "mcp_tool_call_end", "patch_apply_end", "stream_error", "sub_agent_activity", "task_complete", "task_started",
+        "thread_goal_updated", "thread_name_updated", "thread_rolled_back", "thread_settings_applied", "token_count",
+        "turn_aborted", "undo_completed", "user_message", "view_image_tool_call", "warning", "web_search_end",
+    }
+)  # fmt: skip
+_QUIET_ITEMS: Final = frozenset(
+    {
+        "message", "reasoning", "agent_message", "ghost_snapshot", "compaction", "compaction_summary",
+        "context_compaction", "compaction_trigger", *CALLS, *OUTPUTS, *HOSTED,
+    }
+)  # fmt: skip
+_KNOWN: Final = {"event_msg": _QUIET_EVENTS, "response_item": _QUIET_ITEMS}
+#: The tool's word for a count → ours.
+_COUNTS: Final = {
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cached_input_tokens": "cache_read_tokens",
+    "cache_write_input_tokens": "cache_write_tokens",
+    "reasoning_output_tokens": "reasoning_tokens",
+}
+_ID_LENGTH: Final = 36
+
+
+def read(source: Source, report: Report, name: str) -> Iterator[Record]:
+    """See ``records``."""
+    yield from _Reading(source, report, name).records()
+
+
+@attrs.define(eq=False)
+class _Answer:
+    """A response that is being collected: where it began, its calls by id with their lines, and where results of it
+    stand that have been passed over already.
+    """
+
+    base: dict[str, Any]
+    content: Blocks = attrs.Factory(list)
+    message_id: str | None = None
+    calls: dict[str, int] = attrs.Factory(dict)
+    results: list[Place] = attrs.Factory(list)
+
+
+class _Reading:
+    def __init__(self, source: Source, report: Report, name: str) -> None:
+        self._source = source
+        self._report = report
+        self._stem = PurePath(name).stem
+        self._content = Content(report)
+        self._tokens = _Tokens()
+        self._plan = Plan()
+        self._begun = False
+        self._thread = MAIN
+        self._threads = {MAIN}
+        self._answer: _Answer | None = None
+        #: Calls of the turn without a result, with their lines; results that were given out before their place.
+        self._open: dict[str, int] = {}
+        self._early: set[int] = set()
+        #: Of the turn: is one open, has its own event told of it, has a model answered, did that want nothing more?
+        self._in_turn = self._started = self._answered = self._done = False
+        #: What the turn ends with, once something comes that ends it.
+        self._ending: End | None = None
+        self._failure: str | None = None
+        #: Images of the item of a user that was passed over last.
+        self._shown: Blocks = []
+        self._model: str | None = None
+        self._cwd: str | None = None
+        self._unknown: dict[str, Place] = {}
+
+    def records(self) -> Iterator[Record]:
+        self._plan = look(self._source)
+        self._model = self._plan.model
+        base: dict[str, Any] | None = None
+        for line in objects(self._source, self._report):
+            base = {"place": line.place, "time": millis(line.value.get("timestamp")), "thread": self._thread}
+            yield from self._line(line, base)
+        if base is not None:
+            yield from self._finish({**base, "time": None, "thread": self._thread})
+        for type_, place in self._unknown.items():
+            number = self._report.kept[type_]
+            message = f"{number} lines of type {type_[:80]} stand for nothing that is known here"
+            self._report.add("unknown_lines", message, place.line, place.offset, place.length)
+
+    def _finish(self, base: dict[str, Any]) -> Iterator[Record]:
+        yield from self._flush()
+        if self._ending is None and not self._plan.tasks and self._in_turn and self._done:
+            self._ending = End(place=base["place"], kind="completed")
+        yield from self._end(base)
+
+    def _line(self, line: Line, base: dict[str, Any]) -> Iterator[Record]:
+        type_, payload = opened(line.value)
+        number = base["place"].line
+        if not self._begun:
+            yield from self._begin(type_, payload, base)
+        if type_ == "response_item":
+            yield from self._item(number, line.value, payload, base)
+        elif type_ == "event_msg":
+            yield from self._event(number, line.value, payload, base)
+        elif type_ == "compacted":
+            yield from self._compacted(line.value, payload, base)
+        else:
+            if type_ == "turn_context":
+                yield from self._context(payload, base)
+            yield self._kept(line.value, base)
+        if number == self._plan.inherited:
+            yield from self._own(base)
+
+    # ------------------------------------------------------------ the session
+
+    def _begin(self, type_: str, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
+        self._begun = True
+        if type_ not in ("session_meta", "legacy_meta"):
+            place = base["place"]
+            message = "the file does not begin with what its session is, without which Codex does not open it"
+            self._report.add("bad_header", message, place.line, place.offset, place.length)
+            payload = {}
+        session_id = items.message_id(payload.get("id")) or items.message_id(payload.get("session_id"))
+        if session_id is None and self._stem.startswith("rollout-"):
+            session_id = self._stem[-_ID_LENGTH:]
+        spawned = mapping(mapping(mapping(payload.get("source")).get("subagent")).get("thread_spawn"))
+        agents = (given.get(key) for given in (payload, spawned) for key in ("agent_nickname", "agent_role"))
+        self._cwd = self._plan.cwd or text(payload.get("cwd"))
+        yield Begin(
+            **base,
+            session_id=session_id,
+            cwd=self._cwd,
+            model=self._model,
+            provider=text(payload.get("model_provider")) or "openai",
+            agent=next((agent for agent in agents if text(agent)), None),
+        )
+
+    def _own(self, base: dict[str, Any]) -> Iterator[Record]:
+        """Behind the last line that is a copy of a parent's."""
+        yield from self._flush()
+        yield from self._end(base, passed=True)
+        yield Note(**base, kind="copied", text="What stands above was copied from the session that this one began in.")
+
+    def _context(self, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
+        yield from self._flush()
+        self._model = text(payload.get("model")) or self._model
+        cwd = text(payload.get("cwd"))
+        if cwd is not None and cwd != self._cwd:
+            self._cwd = cwd
+            yield Setting(**base, patch={"cwd": cwd})
+
+    # ------------------------------------------------------------ turns
+
+    def _prompt(self, number: int, content: Blocks, message_id: str | None, base: dict[str, Any]) -> Iterator[Record]:
+        yield from self._flush()
+        self._shown = []
+        if number in self._plan.steering:
+            yield Said(**base, content=content, message_id=message_id)
+            return
+        yield from self._end(base)
+        self._turn_over()
+        self._in_turn = True
+        thread = self._plan.thread(number)
+        base = {**base, "thread": thread}
+        if thread not in self._threads:
+            self._threads.add(thread)
+            after = self._plan.branches[thread]
+            parent = self._plan.thread(after)
+            yield Begin(**base, kind="branch", parent=parent, after=None if after is None else _turn(after))
+        self._thread = thread
+        yield Prompt(**base, turn=_turn(number), content=content, message_id=message_id)
+
+    def _turn_over(self) -> None:
+        self._in_turn = self._started = self._answered = self._done = False
+        self._ending = self._failure = None
+        self._open.clear()
+
+    def _end(self, base: dict[str, Any], *, passed: bool = False) -> Iterator[Record]:
+        """The end that the turn has; ``passed``: it has one, and if nothing tells which, then as it was left."""
+        ending = self._ending
+        if ending is None and passed and self._in_turn:
+            kind: Any = "completed" if self._done and not self._open else "interrupted"
+            ending = End(place=base["place"], kind=kind)
+        if ending is not None:
+            self._turn_over()
+            yield attrs.evolve(ending, place=base["place"], time=base["time"], thread=base["thread"])
+
+    def _task(self, kind: str, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
+        if kind == "turn_aborted":
+            self._abort(base)
+            return
+        yield from self._flush()
+        if kind == "task_started":
+            if self._ending is not None or self._answered or self._started:
+                yield from self._end(base, passed=True)
+            self._started = True
+            return
+        error = mapping(payload.get("error"))
+        message = text(error.get("message")) or self._failure
+        if self._ending is None:
+            if error or message is not None:
+                self._ending = End(place=base["place"], kind="failed", failure_class="api_error", message=message)
+            else:
+                self._ending = End(place=base["place"], kind="completed")
+            yield from self._end(base)
+
+    def _abort(self, base: dict[str, Any]) -> None:
+        """Marks the turn: what was on its way when it was aborted comes behind this."""
+        if self._ending is None and (self._in_turn or self._answer is not None):
+            self._ending = End(place=base["place"], kind="aborted", source="user")
+
+    def _roll_back(self, number: int, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
+        yield from self._flush()
+        yield from self._end(base)
+        if number not in self._plan.back:
+            return
+        self._turn_over()
+        self._thread = self._plan.thread(self._plan.back[number])
+        place = base["place"]
+        message = f"the last {count(payload.get('num_turns'))} turns were taken back here"
+        self._report.add("rewound", message, place.line, place.offset, place.length)
+
+    # ------------------------------------------------------------ what the model says
+
+    def _collect(self, base: dict[str, Any]) -> Iterator[Record]:
+        """Begins a response where none is being collected."""
+        if self._answer is not None and self._answer.results:
+            yield from self._flush()
+        if self._answer is None:
+            self._answer = _Answer(base)
+        self._shown = []
+        self._failure = None
+
+    def _flush(self) -> Iterator[Record]:
+        answer, self._answer = self._answer, None
+        if answer is None:
+            return
+        yield from self._before(answer.base)
+        self._open |= answer.calls
+        self._in_turn = self._answered = True
+        self._done = not answer.calls
+        yield Response(
+            **answer.base,
+            content=answer.content,
+            message_id=answer.message_id,
+            stop_reason="tool_use" if answer.calls else "end_turn",
+            usage=self._tokens.take(),
+            model=self._model,
+        )
+        for place in answer.results:
+            yield self._result(place, answer.base["thread"])
+
+    def _before(self, base: dict[str, Any]) -> Iterator[Record]:
+        """Results of the turn's earlier calls that stand behind this response."""
+        for call_id, number in list(self._open.items()):
+            place = self._plan.late.get((number, key_of(call_id)))
+            if place is not None and place.line not in self._early and place.line > base["place"].line:
+                self._early.add(place.line)
+                yield self._result(place, base["thread"])
+
+    def _result(self, place: Place, thread: str) -> Result:
+        value = at(self._source, place)
+        _, payload = opened(value)
+        call_id = call_id_of(payload)
+        self._open.pop(call_id, None)
+        output = payload.get("output")
+        given = payload.get("tools") if kind_of(payload) == "tool_search_output" else output
+        if kind_of(payload) == "tool_search_output":
+            content = said(compact(given))
+        else:
+            content = self._content.of(given, place)
+        return Result(
+            place=place,
+            time=millis(value.get("timestamp")),
+            thread=thread,
+            call_id=call_id,
+            content=content,
+            state="error" if mapping(output).get("success") is False else "ok",
+        )
+
+    # ------------------------------------------------------------ items
+
+    def _item(self, number: int, value: JsonObject, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
+        kind, role = kind_of(payload), role_of(payload)
+        if kind in OUTPUTS:
+            yield from self._output(base)
+        elif kind in CALLS:
+            yield from self._collect(base)
+            block = items.call(payload)
+            self._add([block])
+            assert self._answer is not None
+            self._answer.calls[block["call_id"]] = number
+        elif kind == "reasoning":
+            yield from self._collect(base)
+            self._add(items.thinking(payload))
+        elif role == "assistant":
+            yield from self._collect(base)
+            self._add(self._content.of(payload.get("content"), base["place"]), items.message_id(payload.get("id")))
+        elif number in self._plan.prompts or number in self._plan.steering:
+            content = self._content.of(payload.get("content"), base["place"])
+            yield from self._prompt(number, content, items.message_id(payload.get("id")), base)
+        else:
+            if kind in HOSTED:
+                yield self._hosted(kind, payload, base)
+            elif kind == "agent_message" and (told := items.told(payload)):
+                yield Said(**base, content=said(told), source="agent")
+            elif role == "user":
+                self._user_item(payload, base)
+            yield self._kept(value, base)
+
+    def _add(self, content: Blocks, message_id: str | None = None) -> None:
+        assert self._answer is not None
+        self._answer.content += content
+        self._answer.message_id = self._answer.message_id or message_id
+
+    def _output(self, base: dict[str, Any]) -> Iterator[Record]:
+        place = base["place"]
+        if place.line in self._early:
+            return
+        if self._answer is not None and not self._tokens.waiting:
+            # What it took may stand behind the results.
+            self._answer.results.append(place)
+            return
+        yield from self._flush()
+        yield self._result(place, base["thread"])
+
+    def _hosted(self, kind: str, payload: JsonObject, base: dict[str, Any]) -> Note:
+        place = base["place"]
+        self._report.add("hosted_tool", f"the provider ran {kind} itself", place.line, place.offset, place.length)
+        what = payload.get("action") or payload.get("revised_prompt") or payload.get("status") or ""
+        return Note(**base, kind="hosted_tool", text=f"{kind}: {compact(what)}")
+
+    def _user_item(self, payload: JsonObject, base: dict[str, Any]) -> None:
+        if items.tells_of_abort(payload):
+            self._abort(base)
+        parts = [mapping(part) for part in sequence(payload.get("content"))]
+        quiet = Content(Report())
+        shown = [quiet.image(part.get("image_url"), base["place"]) for part in parts if part.get("image_url")]
+        self._shown = [block for blocks in shown for block in blocks if block["kind"] == "image"]
+
+    # ------------------------------------------------------------ events
+
+    def _event(self, number: int, value: JsonObject, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
+        kind = kind_of(payload)
+        if number in self._plan.prompts or number in self._plan.steering:
+            whole = items.user_item(payload)
+            content = (
+                self._of_person(payload, base["place"])
+                if whole is None
+                else self._content.of(whole.get("content"), base["place"])
+            )
+            yield from self._prompt(number, content, None, base)
+            return
+        if kind == "token_count":
+            yield from self._count(number, payload)
+        elif kind in ("task_started", "task_complete", "turn_aborted"):
+            yield from self._task(kind, payload, base)
+        elif kind == "agent_message" and not self._plan.spoken:
+            yield from self._collect(base)
+            self._add(self._content.of(payload.get("message"), base["place"]))
+            return
+        elif kind == "agent_reasoning" and not self._plan.thought:
+            yield from self._collect(base)
+            self._add([{"kind": "thinking", "text": compact(payload.get("text", ""))}])
+            return
+        elif kind == "thread_rolled_back":
+            yield from self._roll_back(number, payload, base)
+            base = {**base, "thread": self._thread}
+        elif kind == "thread_name_updated" and (name := text(payload.get("thread_name"))) is not None:
+            yield Setting(**base, patch={"name": name})
+        elif kind in ("error", "stream_error"):
+            told = text(payload.get("message")) or compact(payload)
+            if kind == "error":
+                self._failure = told
+            yield Note(**base, kind="api_error", text=told)
+        yield self._kept(value, base)
+
+    def _of_person(self, payload: JsonObject, place: Place) -> Blocks:
+        content = self._content.of(payload.get("message"), place)
+        urls = sequence(payload.get("images"))
+        paths = sequence(payload.get("local_images"))
+        if paths and self._shown:
+            return content + self._shown
+        return content + [block for url in [*urls, *paths] for block in self._content.image(url, place)]
+
+    def _count(self, number: int, payload: JsonObject) -> Iterator[Record]:
+        self._tokens.count(mapping(payload.get("info")), copied=number <= self._plan.inherited)
+        if self._answer is not None and self._tokens.waiting:
+            yield from self._flush()
+
+    def _compacted(self, value: JsonObject, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
+        yield from self._flush()
+        self._open.clear()
+        summary = text(payload.get("message")) or "\n\n".join(
+            f"{each['role']}: {items.told(each)}"
+            for each in sequence(payload.get("replacement_history"))
+            if isinstance(each, dict) and role_of(each) and items.told(each)
+        )
+        if summary:
+            yield Compaction(**base, summary=said(summary))
+        else:
+            yield self._kept(value, base)
+
+    # ------------------------------------------------------------ lines that stand for nothing
+
+    def _kept(self, value: JsonObject, base: dict[str, Any]) -> Kept:
+        type_, payload = opened(value)
+        kind = kind_of(payload)
+        inner = _KNOWN.get(type_)
+        known = type_ in _QUIET if inner is None else kind in inner
+        label = (f"{type_}/{kind}" if inner is not None else type_) or text(value.get("type")) or "untyped"
+        self._report.kept[label] = self._report.kept.get(label, 0) + 1
+        if not known:
+            self._unknown.setdefault(label, base["place"])
+        return Kept(**base, type=label, value=value)
+
+
+class _Tokens:
+    """Usage by the differences of a total that is repeated, and starts above zero in what goes on from elsewhere."""
+
+    def __init__(self) -> None:
+        self._total: dict[str, int] | None = None
+        #: Counts that no response has yet.
+        self.waiting: dict[str, int] = {}
+
+    def count(self, info: JsonObject, *, copied: bool) -> None:
+        total, last = _counts(info.get("total_token_usage")), _counts(info.get("last_token_usage"))
+        if not total:
+            return
+        before, self._total = self._total, total
+        if copied:
+            return
+        if before is None or any(total.get(key, 0) < before[key] for key in before):
+            step = last or total
+        else:
+            step = {key: number - before.get(key, 0) for key, number in total.items()}
+        if any(step.values()):
+            self.waiting = {key: self.waiting.get(key, 0) + step.get(key, 0) for key in self.waiting | step}
+
+    def take(self) -> JsonObject | None:
+        taken, self.waiting = self.waiting, {}
+        return usage(**taken)
+
+
+def _counts(given: Any) -> dict[str, int]:
+    return {
+        ours: number for theirs, ours in _COUNTS.items() if (number := count(mapping(given).get(theirs))) is not None
+    }
+
+
+def _turn(number: int) -> str:
+    return f"line-{number}"
