@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,26 +109,32 @@ def import_file(
     """
     name, digest = raw.path.name, _digest(raw, raw.size)
     began = os.fstat(raw.fd).st_mtime_ns
-    first = next(batches(source, format, Report(), name), None)
+    report = Report()
+    given = batches(source, format, report, name)
+    first = next(given, None)
     imported_from = {} if first is None else mapping(first.drafts[0].data.get("imported_from"))
     base = _base(imported_from, format, source)
     records = _Records(store, base, imported_from, format, digest, raw)
     main = records.newest(MAIN)
-    report = Report()
     if main is not None and main.sha256 == digest:
         sessions = [Imported(session_id=main.session_id, thread=MAIN, kind="main", action="unchanged")]
         return ImportReport(
-            path=raw.path, format=format, sha256=digest, bytes=raw.size, sessions=sessions, report=report
+            path=raw.path, format=format, sha256=digest, bytes=raw.size, sessions=sessions, report=Report()
         )
+    shared: dict[str, _Shared] = {}
+    if main is not None:
+        shared = records.compared(batches(source, format, Report(), name))
+        cuts = {thread: found.cut for thread, found in shared.items() if found.cut is not None and not found.same}
+        report = Report()
+        given = batches(source, format, report, name, cuts)
+    elif first is not None:
+        given = chain([first], given)
     if main is None and records.id_for(MAIN) != base:
-        report.add(
-            "rewritten", f"session {base} of the root came of another file, or of this one before it was rewritten"
-        )
-    shared = records.compared(batches(source, format, Report(), name))
-    cuts = {thread: found.cut for thread, found in shared.items() if found.cut is not None and not found.same}
+        told = f"session {base} of the root came of another file, or of this one before it was rewritten"
+        report.add("rewritten", told)
     with ExitStack() as stack:
         making = _Making(records, shared) if dry_run else stack.enter_context(_Staging(records, shared))
-        for batch in batches(source, format, report, name, cuts):
+        for batch in given:
             making.take(batch)
         now = os.fstat(raw.fd)
         if now.st_size < raw.size or (now.st_size == raw.size and now.st_mtime_ns != began):
@@ -256,8 +263,6 @@ class _Records:
     def compared(self, given: Iterator[Batch]) -> dict[str, _Shared]:
         """What the threads have in common with what is on record of them; those of which nothing is are left out."""
         comparisons: dict[str, _Comparison | None] = {}
-        if self.newest(MAIN) is None:
-            return {}
         for batch in given:
             if batch.thread not in comparisons:
                 record = self.newest(batch.thread)
