@@ -6,6 +6,7 @@ marked: a person's prompt begins one, and what stands behind it tells how it end
 
 import re
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -15,42 +16,47 @@ from .. import images
 from ..events import Blocks, JsonObject
 from ..shapes import MAX_ID
 from ..source import Source
-from . import claude_tree as tree_of
-from .claude_tree import Tree, content_of, first_text, key_of
-from .findings import Report
-from .lines import Line, at, objects
-from .records import (
-    MAIN,
-    Begin,
-    Compaction,
-    End,
-    Kept,
-    Note,
-    Place,
-    Prompt,
-    Record,
-    Response,
-    Result,
-    Said,
-    Setting,
+from .claude_tree import (
+    Thread,
+    Tree,
+    blocks_of,
+    call_id_of,
+    content_of,
+    first_text,
+    is_boundary,
+    is_output,
+    is_prompt,
+    key_of,
+    look,
+    origin_of,
+    preserved,
 )
+from .findings import Report
+from .lines import Line, at, objects, parse
+from .records import MAIN, Begin, Compaction, End, Kept, Note, Place, Prompt, Record, Response, Result, Said, Setting
 from .values import compact, mapping, millis, said, sequence, text, usage
 
 #: A file of this name is a helper's that summed a session up: copies of its lines, no conversation.
 _HELPER: Final = "agent-acompact"
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|agent-[A-Za-z0-9_-]+")
-#: Lines that name the session, and the key that holds the name.
-_NAMES: Final = {"custom-title": "customTitle", "ai-title": "aiTitle", "agent-name": "agentName"}
+#: Lines that name the session: the key that holds the name, and how much it counts.
+_NAMES: Final = {"summary": ("summary", 1), "ai-title": ("aiTitle", 2), "custom-title": ("customTitle", 3)}
 #: Lines that are known to stand for nothing in a conversation.
 _QUIET: Final = frozenset(
     {
-        "attachment", "bridge-session", "file-history-snapshot", "frame-link", "last-prompt", "mode", "permission-mode",
-        "pr-link", "progress", "queue-operation", "relocated", "result", "started", "summary", "system",
-        "worktree-state", *_NAMES,
+        "agent-name", "assistant", "attachment", "bridge-session", "file-history-snapshot", "frame-link", "last-prompt",
+        "mode", "permission-mode", "pr-link", "progress", "queue-operation", "relocated", "result", "started", "system",
+        "user", "worktree-state", *_NAMES,
     }
 )  # fmt: skip
 #: Of ``system`` lines those that are written once a turn is over.
 _OVER: Final = frozenset({"turn_duration", "stop_hook_summary"})
+#: Tools that start a subagent.
+_STARTERS: Final = frozenset({"Task", "Agent"})
+#: Texts of the tool that wait for what comes behind them; types of lines that are told apart, and characters of one.
+_WAITING: Final = 100
+_TYPES: Final = 1_000
+_TYPE: Final = 100
 
 
 def read(source: Source, report: Report, name: str) -> Iterator[Record]:
@@ -58,16 +64,36 @@ def read(source: Source, report: Report, name: str) -> Iterator[Record]:
     yield from _Reading(source, report, name).records()
 
 
+@attrs.frozen
+class _Open:
+    """A call without a result. ``head``: the line of its response; ``told``: what it tells the subagent it starts."""
+
+    head: int
+    told: str | None
+
+
 @attrs.define(eq=False)
-class _Thread:
-    """``open``: calls without a result, and of those that start a subagent what it was told. ``last``: what the turn
-    would have ended with, if it ended here.
+class _State:
+    """Where a thread stands. ``named``: its newest turn; ``turn``: the same while that is open. ``end``: what the turn
+    would have ended with, if it ended here. ``message``: the id of its newest message.
     """
 
-    begun: bool = False
     turn: str | None = None
-    open: dict[str, str] = attrs.Factory(dict)
-    last: End | None = None
+    named: str | None = None
+    end: End | None = None
+    open: dict[str, _Open] = attrs.Factory(dict)
+    #: Texts of the tool that belong to the turn that is over, or to the next one.
+    waiting: list[Said] = attrs.Factory(list)
+    message: str | None = None
+    kept_from: str | None = None
+
+
+@attrs.frozen
+class _Mark:
+    """Of a line that another one names: the turn and the message it is of."""
+
+    turn: str | None
+    message: str | None
 
 
 class _Reading:
@@ -76,205 +102,319 @@ class _Reading:
         self._report = report
         self._stem = PurePath(name).stem
         self._tree = Tree()
-        self._threads: dict[str, _Thread] = {}
-        #: By line: the turn that its thread was in.
-        self._turns: dict[int, str | None] = {}
-        #: Responses that were given out, by id; results that were given out before their place, by call.
-        self._given: set[int] = set()
+        self._states: dict[str, _State] = {}
+        self._marks: dict[int, _Mark] = {}
+        self._helper = False
+        #: Results that were given out before their place, by line and call.
         self._early: set[tuple[int, int]] = set()
+        #: Calls that a subagent was begun by.
+        self._started: set[str] = set()
+        self._name = 0
         self._unknown: dict[str, Place] = {}
 
     def records(self) -> Iterator[Record]:
-        if self._stem.startswith(_HELPER):
-            self._report.add("no_conversation", "the file is of a helper that summed a session up")
-        self._tree = tree_of.look(self._source, self._report)
+        self._tree = look(self._source, self._report)
         last: Place | None = None
         for number, line in enumerate(objects(self._source, self._report)):
             last = line.place
             yield from self._line(number, line)
-        for type_, place in self._unknown.items():
-            count = self._report.kept[type_]
-            said = f"{count} lines of type {type_[:80]} stand for nothing that is known here"
-            self._report.add("unknown_lines", said, place.line, place.offset, place.length)
+        self._tell_of_unknown()
         if last is not None:
-            for name, thread in self._threads.items():
-                yield from self._passed(thread, {"place": last, "thread": name})
+            for name, state in self._states.items():
+                base = {"place": last, "time": None, "thread": name}
+                yield from self._let_go(state)
+                yield from self._over(state, base)
 
     def _line(self, number: int, line: Line) -> Iterator[Record]:
-        value, place = line.value, line.place
-        thread = self._tree.thread(number)
-        base: dict[str, Any] = {"place": place, "time": millis(value.get("timestamp")), "thread": thread}
-        if MAIN not in self._threads:
-            yield from self._begin(MAIN, base, number, value)
-        if thread not in self._threads:
-            yield from self._begin(thread, base, number, value)
-        state = self._threads[thread]
-        if number in self._tree.skipped or self._stem.startswith(_HELPER):
-            yield self._kept(value, base)
-            return
+        value, place, tree = line.value, line.place, self._tree
+        thread = tree.threads[tree.thread(number)]
+        base: dict[str, Any] = {"place": place, "time": millis(value.get("timestamp")), "thread": thread.name}
+        if not self._states:
+            yield from self._begin_main(base)
+        if thread.name not in self._states:
+            yield from self._begin(tree.thread(number), thread, base, value)
+        state = self._states[thread.name]
         type_ = value.get("type")
-        if type_ == "user":
+        if tree.skipped(number) or self._helper:
+            yield self._kept(value, base)
+        elif type_ == "user":
             yield from self._user(number, value, state, base)
+        elif is_output(value):
+            if not tree.further(number):
+                yield from self._response(number, value, state, base)
         elif type_ == "assistant":
-            yield from self._assistant(number, value, state, base)
+            yield from self._error(value, state, base)
+        elif type_ == "system":
+            yield from self._system(value, state, base)
         else:
             yield from self._other(value, state, base)
-        self._turns[number] = state.turn
+        if tree.wanted and (uuid := text(value.get("uuid"))) is not None and (key := key_of(uuid)) in tree.wanted:
+            self._marks.setdefault(key, _Mark(state.named, state.message))
+
+    def _tell(self, code: str, message: str, place: Place) -> None:
+        self._report.add(code, message, place.line, place.offset, place.length)
 
     # ------------------------------------------------------------ threads
 
-    def _begin(self, thread: str, base: dict[str, Any], number: int, value: JsonObject) -> Iterator[Record]:
-        self._threads[thread] = _Thread()
-        tree, agent = self._tree, text(value.get("agentId"))
-        common = {**base, "thread": thread, "cwd": tree.cwd}
-        if thread == MAIN:
-            session_id = self._stem if _UUID.fullmatch(self._stem) else tree.session_id
-            if self._tree.subagent and agent is not None and not self._stem.startswith("agent-"):
-                session_id = f"agent-{agent}"
-            yield Begin(**common, session_id=session_id, model=tree.model, provider="anthropic", agent=agent)
-        elif thread.startswith("rewound:"):
-            parent = self._tree.parents[number]
-            above = self._tree.thread(parent) if parent >= 0 else MAIN
-            yield Begin(**common, kind="branch", parent=above, after=self._turns.get(parent))
+    def _begin_main(self, base: dict[str, Any]) -> Iterator[Record]:
+        tree, said_of = self._tree, self._tree.said
+        agent = text(said_of.get("agentId")) if tree.subagent else None
+        self._helper = any(each.startswith(_HELPER) for each in (self._stem, f"agent-{agent}"))
+        if self._helper:
+            self._report.add("no_conversation", "the file is of a helper that summed a session up")
+        session_id = self._stem if _UUID.fullmatch(self._stem) else text(said_of.get("sessionId"))
+        if agent is not None and not self._stem.startswith("agent-"):
+            session_id = f"agent-{agent}"
+        self._states[MAIN] = _State()
+        time = base["time"] if base["time"] is not None else millis(said_of.get("timestamp"))
+        yield Begin(
+            **{**base, "thread": MAIN, "time": time},
+            session_id=session_id,
+            cwd=text(said_of.get("cwd")),
+            model=tree.models.get(0),
+            provider="anthropic",
+            agent=agent,
+        )
+
+    def _begin(self, index: int, thread: Thread, base: dict[str, Any], value: JsonObject) -> Iterator[Record]:
+        above = self._states.get(thread.parent or "")
+        self._states[thread.name] = _State()
+        common = {**base, "cwd": text(value.get("cwd")), "model": self._tree.models.get(index)}
+        if thread.kind == "branch":
+            parent = text(value.get("parentUuid"))
+            mark = None if parent is None else self._marks.get(key_of(parent))
+            if above is not None:
+                yield from self._over(above, {**base, "thread": thread.parent})
+            yield Begin(**common, kind="branch", parent=thread.parent, after=None if mark is None else mark.turn)
         else:
-            parent = self._tree.parents[number]
-            above = self._tree.thread(parent) if parent >= 0 else MAIN
-            above = MAIN if above == thread else above
-            call_id = self._starter(above, first_text(value))
-            yield Begin(**common, kind="subagent", parent=above, call_id=call_id, agent=agent)
+            call_id = None if above is None else self._starter(above, first_text(value))
+            agent = text(value.get("agentId"))
+            yield Begin(**common, kind="subagent", parent=thread.parent, call_id=call_id, agent=agent)
 
-    def _starter(self, thread: str, prompt: str) -> str | None:
-        """The open call that told a subagent this; else the newest one that started any."""
-        open_ = self._threads[thread].open if thread in self._threads else {}
-        started = {call_id: told for call_id, told in open_.items() if told}
-        return next((call_id for call_id, told in started.items() if told == prompt), next(reversed(started), None))
+    def _starter(self, state: _State, prompt: str) -> str | None:
+        """The open call that told a subagent this; else the only one that may have started it."""
+        free = {
+            call_id: call.told
+            for call_id, call in state.open.items()
+            if call.told is not None and call_id not in self._started
+        }
+        same = [call_id for call_id, told in free.items() if told == prompt]
+        found = same[0] if same else next(iter(free)) if len(free) == 1 else None
+        if found is not None:
+            self._started.add(found)
+        return found
 
-    def _passed(self, thread: _Thread, base: dict[str, Any]) -> Iterator[Record]:
+    def _over(self, state: _State, base: dict[str, Any]) -> Iterator[Record]:
         """The end of the turn as far as there is evidence of one."""
-        end, thread.last = thread.last, None
-        if thread.turn is not None and end is not None and (end.kind != "completed" or not thread.open):
-            thread.turn = None
-            yield attrs.evolve(end, place=base["place"], time=None, thread=base["thread"])
+        end, state.end = state.end, None
+        if state.turn is not None and end is not None:
+            state.turn = None
+            yield attrs.evolve(end, **{**base, "time": None})
+
+    def _let_go(self, state: _State) -> Iterator[Record]:
+        """What waited belongs to what came before it."""
+        waiting, state.waiting = state.waiting, []
+        yield from waiting
 
     # ------------------------------------------------------------ what the user's side says
 
-    def _user(self, number: int, value: JsonObject, thread: _Thread, base: dict[str, Any]) -> Iterator[Record]:
-        message_id = _id(value.get("uuid"))
+    def _user(self, number: int, value: JsonObject, state: _State, base: dict[str, Any]) -> Iterator[Record]:
+        place = base["place"]
         if value.get("isCompactSummary") is True:
-            yield Compaction(**base, summary=self._content(content_of(value), base["place"]))
+            yield from self._let_go(state)
+            kept_from, state.kept_from = state.kept_from, None
+            yield Compaction(**base, summary=self._content(content_of(value), place), kept_from=kept_from)
             return
-        results = [each for each in content_of(value) if isinstance(each, dict) and each.get("type") == "tool_result"]
-        others = [each for each in content_of(value) if each not in results]
-        for block in results:
-            call_id = _call_id(block.get("tool_use_id"))
-            if (number, key_of(call_id)) not in self._early:
-                yield self._result(block, thread, base)
-        content = self._content(others, base["place"])
-        if tree_of.is_prompt(value):
-            yield from self._passed(thread, base)
-            thread.turn = message_id or f"line-{base['place'].line}"
-            thread.open.clear()
-            yield Prompt(**base, turn=thread.turn, content=content, message_id=message_id)
-        elif content:
-            if tree_of.is_interruption(value):
-                thread.last = End(place=base["place"], kind="aborted", source="user")
-            origin = "interruption" if tree_of.is_interruption(value) else "context"
-            yield Said(**base, content=content, message_id=message_id, source=origin)
-        elif not results:
-            yield self._kept(value, base)
+        results = False
+        for block in blocks_of(value, "tool_result"):
+            results = True
+            at_ = number, key_of(call_id_of(block.get("tool_use_id")))
+            if at_ not in self._early and at_ not in self._tree.ahead:
+                yield from self._let_go(state)
+                yield self._result(block, state, base)
+        others = [each for each in content_of(value) if not _is_result(each)]
+        content = self._content(others, place)
+        if not content:
+            if not results:
+                yield self._kept(value, base)
+            return
+        state.message = message_id = _id(value.get("uuid")) or f"line-{place.line}"
+        if is_prompt(value):
+            yield from self._over(state, base)
+            yield from self._let_go(state)
+            yield self._prompt(state, Said(**base, content=content, message_id=message_id, source="user"))
+            return
+        origin = origin_of(value)
+        told = Said(**base, content=content, message_id=message_id, source="context" if origin == "user" else origin)
+        if origin == "interruption":
+            yield from self._let_go(state)
+            state.end = End(place=place, kind="aborted", source="user")
+            yield told
+        elif state.turn is None or state.end is not None:
+            state.waiting.append(told)
+            if len(state.waiting) > _WAITING:
+                yield from self._let_go(state)
+        else:
+            yield told
 
-    def _result(self, block: JsonObject, thread: _Thread, base: dict[str, Any]) -> Result:
-        call_id = _call_id(block.get("tool_use_id"))
-        thread.open.pop(call_id, None)
+    def _prompt(self, state: _State, told: Said) -> Prompt:
+        """Begins a turn."""
+        assert told.message_id is not None
+        state.turn = state.named = told.message_id
+        state.end = None
+        state.open.clear()
+        return Prompt(
+            place=told.place,
+            time=told.time,
+            thread=told.thread,
+            turn=told.message_id,
+            content=told.content,
+            message_id=told.message_id,
+            source=told.source,
+        )
+
+    def _result(self, block: JsonObject, state: _State, base: dict[str, Any]) -> Result:
+        call_id = call_id_of(block.get("tool_use_id"))
+        state.open.pop(call_id, None)
         given = block.get("content")
         blocks = [{"type": "text", "text": given}] if isinstance(given, str) else sequence(given)
-        state: Any = "error" if block.get("is_error") is True else "ok"
-        return Result(**base, call_id=call_id, content=self._content(blocks, base["place"]), state=state)
+        return Result(
+            **base,
+            call_id=call_id,
+            content=self._content(blocks, base["place"]),
+            state="error" if block.get("is_error") is True else "ok",
+        )
 
     # ------------------------------------------------------------ what the model says
 
-    def _assistant(self, number: int, value: JsonObject, thread: _Thread, base: dict[str, Any]) -> Iterator[Record]:
+    def _response(self, number: int, value: JsonObject, state: _State, base: dict[str, Any]) -> Iterator[Record]:
+        yield from self._moved(state, base)
+        yield from self._asked(state, base)
+        opens = None if state.turn is not None else f"line-{base['place'].line}"
+        if opens is not None:
+            state.turn = state.named = opens
+        places = self._tree.fragments(number)
+        lines = [(place, value if place == base["place"] else at(self._source, place)) for place in places]
         message = mapping(value.get("message"))
-        if value.get("isApiErrorMessage") is True or message.get("model") == tree_of.SYNTHETIC:
-            told = first_text(value)
-            yield Note(**base, kind="api_error", text=told)
-            thread.last = End(place=base["place"], kind="failed", failure_class="api_error", message=told or None)
-            return
-        response = tree_of.response_of(value)
-        lines = [value]
-        if response is not None:
-            key = key_of(response)
-            if key in self._given:
-                return
-            self._given.add(key)
-            places = self._tree.fragments.get(key, [])
-            lines = [value if place == base["place"] else at(self._source, place) for place in places]
-        yield from self._answered(number, thread, base)
-        blocks = [block for line in lines for block in content_of(line)]
-        content = self._content(blocks, base["place"], model=True)
-        for block in content:
-            if block["kind"] == "tool_call":
-                starts = block["name"] in tree_of.STARTERS
-                thread.open[block["call_id"]] = _told(block["arguments"]) if starts else ""
-        reasons = [text(mapping(line.get("message")).get("stop_reason")) for line in lines]
-        thread.last = End(place=base["place"], kind="completed")
+        content = self._content(self._once(lines), base["place"], model=True)
+        calls = [block for block in content if block["kind"] == "tool_call"]
+        for call in calls:
+            state.open[call["call_id"]] = _Open(number, _told(call) if call["name"] in _STARTERS else None)
+        state.end = None if calls else End(place=base["place"], kind="completed")
+        state.message = _id(message.get("id")) or _id(value.get("uuid"))
+        reasons = [text(mapping(line.get("message")).get("stop_reason")) for _, line in lines]
         yield Response(
             **base,
+            turn=opens,
             content=content,
-            message_id=_id(message.get("id")),
+            message_id=state.message,
             stop_reason=next((reason for reason in reversed(reasons) if reason), ""),
-            usage=_usage(lines),
+            usage=_usage([line for _, line in lines]),
             model=text(message.get("model")),
         )
+        yield from self._moved(state, base, before=number)
 
-    def _answered(self, number: int, thread: _Thread, base: dict[str, Any]) -> Iterator[Record]:
-        """Results of calls that stand further below, and belong before the response that comes now."""
-        for call_id in list(thread.open):
-            found = self._tree.results.get(key_of(call_id))
-            if found is None or found[0] <= number or not self._tree.same_turn(number, found[0]):
+    def _asked(self, state: _State, base: dict[str, Any]) -> Iterator[Record]:
+        """What waited is what is answered: a command, or whatever follows on a failed turn, in a turn of its own."""
+        over = state.turn is None or (state.end is not None and state.end.kind != "completed")
+        if state.waiting and (over or any(each.source == "command" for each in state.waiting)):
+            yield from self._over(state, base)
+            first, *state.waiting = state.waiting
+            yield self._prompt(state, first)
+        yield from self._let_go(state)
+
+    def _once(self, lines: list[tuple[Place, JsonObject]]) -> list[Any]:
+        """The blocks of a response's lines; what some gateways write twice counts once."""
+        out: list[Any] = []
+        seen: set[bytes] = set()
+        for place, line in lines:
+            content = content_of(line)
+            calls = [f"call {call_id_of(block.get('id'))}" for block in blocks_of(line, "tool_use")]
+            told = any(not _is_blank(block) for block in content)
+            digests = {sha256(each.encode("utf-8", "replace")).digest() for each in (calls or [compact(content)])}
+            if told and digests <= seen:
+                self._tell("duplicate_line", "the line repeats what its response has said already", place)
                 continue
-            line, place = found
+            seen |= digests
+            out += content
+        return out
+
+    def _moved(self, state: _State, base: dict[str, Any], before: int | None = None) -> Iterator[Record]:
+        """Results of open calls that stand further below, and belong before the response that comes now; with
+        ``before``: those of the response of that line that stand above it.
+        """
+        for call_id, call in list(state.open.items()):
+            key = key_of(call_id)
+            line = self._tree.moved.get((call.head, key)) if before in (None, call.head) else None
+            if line is None or (before is not None and line > before) or (line, key) in self._early:
+                continue
+            place = self._tree.place(line)
             value = at(self._source, place)
-            for block in content_of(value):
-                if isinstance(block, dict) and _call_id(block.get("tool_use_id")) == call_id:
-                    self._early.add((line, key_of(call_id)))
-                    when = {**base, "place": place, "time": millis(value.get("timestamp"))}
-                    yield self._result(block, thread, when)
-                    break
+            block = next(
+                (b for b in blocks_of(value, "tool_result") if call_id_of(b.get("tool_use_id")) == call_id), None
+            )
+            if block is not None:
+                self._early.add((line, key))
+                yield self._result(block, state, {**base, "place": place, "time": millis(value.get("timestamp"))})
+
+    def _error(self, value: JsonObject, state: _State, base: dict[str, Any]) -> Iterator[Record]:
+        """What the tool writes in a model's place."""
+        told, failed = first_text(value), value.get("isApiErrorMessage") is True
+        yield from self._asked(state, base)
+        yield Note(**base, kind="api_error" if failed else "synthetic", text=told)
+        if failed:
+            state.end = End(place=base["place"], kind="failed", failure_class="api_error", message=told or None)
 
     # ------------------------------------------------------------ other lines
 
-    def _other(self, value: JsonObject, thread: _Thread, base: dict[str, Any]) -> Iterator[Record]:
+    def _system(self, value: JsonObject, state: _State, base: dict[str, Any]) -> Iterator[Record]:
+        if value.get("subtype") == "api_error":
+            yield Note(**base, kind="api_error", text=_note(value))
+            return
+        if value.get("subtype") in _OVER and state.turn is not None and state.end is None:
+            state.end = End(place=base["place"], kind="completed")
+        elif is_boundary(value):
+            marks = (self._marks.get(key) for key in preserved(value))
+            state.kept_from = next((mark.message for mark in marks if mark is not None), None)
+        yield self._kept(value, base)
+
+    def _other(self, value: JsonObject, state: _State, base: dict[str, Any]) -> Iterator[Record]:
         type_ = value.get("type")
         if type_ == "attachment":
-            told = mapping(value.get("attachment"))
-            if told.get("type") == "queued_command" and (prompt := text(told.get("prompt"))) is not None:
-                yield Said(**base, content=said(prompt), message_id=_id(value.get("uuid")))
+            queued = mapping(value.get("attachment"))
+            prompt = queued.get("prompt") if queued.get("type") == "queued_command" else None
+            blocks = [{"type": "text", "text": prompt}] if text(prompt) is not None else sequence(prompt)
+            if content := self._content(blocks, base["place"]):
+                yield from self._let_go(state)
+                source = "steering" if queued.get("commandMode") in (None, "prompt") else "context"
+                state.message = _id(value.get("uuid"))
+                yield Said(**base, content=content, message_id=state.message, source=source)
                 return
-        elif type_ == "system":
-            if value.get("subtype") == "api_error":
-                yield Note(**base, kind="api_error", text=_note(value))
-                return
-            by_hand = mapping(value.get("compactMetadata")).get("trigger") == "manual"
-            if value.get("subtype") in _OVER or by_hand:
-                yield self._kept(value, base)
-                yield from self._passed(thread, base)
-                return
-        elif isinstance(type_, str) and type_ in _NAMES and (name := text(value.get(_NAMES[type_]))) is not None:
-            yield Setting(**base, patch={"name": name})
-        elif type_ == "summary" and (name := text(value.get("summary"))) is not None:
+        elif isinstance(type_, str) and type_ in _NAMES:
+            key, weight = _NAMES[type_]
             leaf = text(value.get("leafUuid"))
-            if leaf is not None and key_of(leaf) in self._tree.uuids:
+            # Summaries may name other sessions.
+            mine = type_ != "summary" or (leaf is not None and key_of(leaf) in self._tree.known)
+            if mine and weight >= self._name and (name := text(value.get(key))) is not None:
+                self._name = weight
                 yield Setting(**base, patch={"name": name})
         yield self._kept(value, base)
 
     def _kept(self, value: JsonObject, base: dict[str, Any]) -> Kept:
-        type_ = value.get("type")
-        said = type_ if isinstance(type_, str) else "untyped"
-        self._report.kept[said] = self._report.kept.get(said, 0) + 1
-        if said not in _QUIET and said not in ("user", "assistant"):
-            self._unknown.setdefault(said, base["place"])
-        return Kept(**base, type=said, value=value)
+        given, kept = value.get("type"), self._report.kept
+        type_ = given[:_TYPE] if isinstance(given, str) else "untyped"
+        if type_ not in kept and len(kept) >= _TYPES:
+            type_ = "others"
+        kept[type_] = kept.get(type_, 0) + 1
+        if type_ not in _QUIET:
+            self._unknown.setdefault(type_, base["place"])
+        return Kept(**base, type=type_, value=value)
+
+    def _tell_of_unknown(self) -> None:
+        for type_, place in self._unknown.items():
+            count = self._report.kept[type_]
+            lines = "1 line" if count == 1 else f"{count} lines"
+            self._tell("unknown_lines", f"{lines} of type {type_}: nothing is known of them", place)
 
     # ------------------------------------------------------------ content
 
@@ -299,11 +439,11 @@ class _Reading:
         if type_ == "tool_use" and model:
             name = text(block.get("name")) or "unknown"
             arguments = compact(block.get("input", {}))
-            return [{"kind": "tool_call", "call_id": _call_id(block.get("id")), "name": name, "arguments": arguments}]
+            return [{"kind": "tool_call", "call_id": call_id_of(block.get("id")), "name": name, "arguments": arguments}]
         if type_ in ("image", "document"):
             return self._media(block, place)
-        if type_ == "server_tool_use" or str(type_).endswith("_tool_result"):
-            self._report.add("hosted_tool", f"the provider ran {type_} itself", place.line, place.offset, place.length)
+        if model and isinstance(type_, str) and type_.endswith(("_tool_use", "_tool_result")):
+            self._tell("hosted_tool", f"the provider ran a tool itself: {type_[:_TYPE]}", place)
             return said(f"[{type_}: {compact(block)}]")
         return said(compact(block))
 
@@ -313,13 +453,10 @@ class _Reading:
         kind = "image" if block.get("type") == "image" else "file"
         if data is None or origin.get("type") not in (None, "base64"):
             told = text(origin.get("url")) or text(origin.get("file_id"))
-            self._report.add(
-                "image_elsewhere", f"the {kind} is not in this file", place.line, place.offset, place.length
-            )
+            self._tell("image_elsewhere", f"the {kind} is not in this file", place)
             return said(f"[{kind}: {told or 'its bytes are not here'}]")
         if kind == "image" and (why := _unusable(data)) is not None:
-            self._report.add("image_unusable", f"an image that no provider takes: {why}", place.line, place.offset,
-                             place.length)  # fmt: skip
+            self._tell("image_unusable", f"an image that no provider takes: {why}", place)
         return [{"kind": kind, "media_type": media_type or "application/octet-stream", "data": data}]
 
 
@@ -338,11 +475,6 @@ def _id(value: Any) -> str | None:
     return value if isinstance(value, str) and 0 < len(value) <= MAX_ID else None
 
 
-def _call_id(value: Any) -> str:
-    given = value if isinstance(value, str) else compact(value)
-    return given if len(given) <= MAX_ID else f"{given[:64]}…{key_of(given):016x}"
-
-
 def _usage(lines: list[JsonObject]) -> JsonObject | None:
     """The counts of the line that says most; the others of a response repeat what was known by then."""
     given = [mapping(mapping(line.get("message")).get("usage")) for line in lines]
@@ -359,12 +491,18 @@ def _usage(lines: list[JsonObject]) -> JsonObject | None:
     )
 
 
-def _told(arguments: str) -> str:
-    """What a call tells a subagent."""
-    from .lines import parse
+def _told(call: JsonObject) -> str:
+    """What a call tells the subagent that it starts."""
+    return text(mapping(parse(call["arguments"].encode("utf-8", "replace"))).get("prompt")) or ""
 
-    value = parse(arguments.encode("utf-8", "replace"))
-    return (text(mapping(value).get("prompt")) or "-") if isinstance(value, dict) else "-"
+
+def _is_result(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") == "tool_result"
+
+
+def _is_blank(block: Any) -> bool:
+    told = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
+    return isinstance(told, str) and not told.strip()
 
 
 def _note(value: JsonObject) -> str:

@@ -2,11 +2,11 @@
 of its own.
 
 ``parentUuid`` is an order of the log, not a path of the conversation. Lines are read in the order of the file; only
-what hangs below a prompt that another one with the same parent has replaced is a branch of its own.
+what hangs below a prompt that another one with the same parent has replaced is a branch of its own. Of a line no more
+is kept than a few numbers.
 """
 
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any, Final
@@ -14,27 +14,39 @@ from typing import Any, Final
 import attrs
 
 from ..events import JsonObject
+from ..shapes import MAX_ID
 from ..source import Source
 from .findings import Report
-from .lines import objects
+from .lines import Line, objects
 from .records import MAIN, Place
-from .values import mapping, sequence, text
+from .values import compact, mapping, sequence, text
 
-#: Texts that the tool itself puts where a user's would stand.
-_WRAPPED: Final = (
-    "<command-name>", "<command-message>", "<command-args>", "<local-command-", "<bash-input>", "<bash-stdout>",
-    "<bash-stderr>", "<user-memory-input>", "<task-notification>", "<system-reminder>", "Caveat: The messages below",
+#: Texts that the tool itself puts where a user's would stand: what a person's command did, and what a model is to know.
+_COMMANDS: Final = (
+    "<command-name>", "<command-message>", "<command-args>", "<local-command-std", "<bash-input>", "<bash-stdout>",
+    "<bash-stderr>", "<user-memory-input>",
 )  # fmt: skip
-INTERRUPTED: Final = "[Request interrupted by user"
-#: The model of what the tool itself says.
-SYNTHETIC: Final = "<synthetic>"
-#: Tools that start a subagent.
-STARTERS: Final = frozenset({"Task", "Agent"})
+_CONTEXT: Final = ("<local-command-caveat>", "<task-notification>", "<system-reminder>", "Caveat: The messages below")
+_INTERRUPTED: Final = "[Request interrupted by user"
+_SYNTHETIC: Final = "<synthetic>"
+#: What lines say of their session.
+_ABOUT: Final = ("sessionId", "cwd", "timestamp", "agentId")
+#: Of lines that stand in the file a second time.
+_SKIPPED: Final = 0xFFFFFFFF
+
+
+# ---------------------------------------------------------------- what a line says of itself
 
 
 def key_of(value: str) -> int:
     """Of a long file's many ids only so much is kept."""
     return int.from_bytes(sha256(value.encode("utf-8", "replace")).digest()[:8], "big")
+
+
+def call_id_of(value: Any) -> str:
+    """A call's id as a journal can have it; the same for the call and its result."""
+    given = value if isinstance(value, str) else compact(value)
+    return given if len(given) <= MAX_ID else f"{given[:64]}…{key_of(given):016x}"
 
 
 def content_of(value: JsonObject) -> list[Any]:
@@ -43,201 +55,381 @@ def content_of(value: JsonObject) -> list[Any]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else sequence(content)
 
 
-def first_text(value: JsonObject) -> str:
+def blocks_of(value: JsonObject, type_: str) -> Iterator[JsonObject]:
     for block in content_of(value):
-        if isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str):
-            said: str = block["text"]
-            return said
-    return ""
+        if isinstance(block, dict) and block.get("type") == type_:
+            yield block
 
 
-def has_result(value: JsonObject) -> bool:
-    return any(isinstance(block, dict) and block.get("type") == "tool_result" for block in content_of(value))
+def first_text(value: JsonObject) -> str:
+    return next((said for block in blocks_of(value, "text") if isinstance(said := block.get("text"), str)), "")
 
 
 def is_interruption(value: JsonObject) -> bool:
-    return first_text(value).startswith(INTERRUPTED)
+    return first_text(value).startswith(_INTERRUPTED)
+
+
+def is_output(value: JsonObject) -> bool:
+    """Did a model say this? The tool writes errors of the provider in the same place."""
+    synthetic = mapping(value.get("message")).get("model") == _SYNTHETIC or value.get("isApiErrorMessage") is True
+    return value.get("type") == "assistant" and not synthetic
+
+
+def origin_of(value: JsonObject) -> str:
+    """Who says what stands on the user's side: a ``user``, or the tool: of a ``command``, as ``context``, or of an
+    ``interruption``.
+    """
+    if is_interruption(value):
+        return "interruption"
+    if value.get("isMeta") is True:
+        return "context"
+    texts = [said.lstrip() for block in blocks_of(value, "text") if isinstance(said := block.get("text"), str)]
+    others = any(not isinstance(block, dict) or block.get("type") != "text" for block in content_of(value))
+    if others or not texts or not all(each.startswith((*_COMMANDS, *_CONTEXT)) for each in texts):
+        return "user"
+    return "command" if any(each.startswith(_COMMANDS) for each in texts) else "context"
 
 
 def is_prompt(value: JsonObject) -> bool:
     """Did a person say this?"""
-    if value.get("type") != "user" or value.get("isMeta") is True or value.get("isCompactSummary") is True:
+    if value.get("type") != "user" or value.get("isCompactSummary") is True or not content_of(value):
         return False
-    if has_result(value) or is_interruption(value) or not content_of(value):
-        return False
-    return not first_text(value).lstrip().startswith(_WRAPPED)
+    return next(blocks_of(value, "tool_result"), None) is None and origin_of(value) == "user"
 
 
-def response_of(value: JsonObject) -> str | None:
-    """What the lines of one response have in common; None where that is not said."""
-    message_id = text(mapping(value.get("message")).get("id"))
-    return message_id or text(value.get("requestId"))
+def is_boundary(value: JsonObject) -> bool:
+    return value.get("type") == "system" and value.get("subtype") == "compact_boundary"
+
+
+def preserved(value: JsonObject) -> list[int]:
+    """Of the boundary of a compaction: the keys of what a model is given as it was, in its order."""
+    meta = mapping(value.get("compactMetadata"))
+    head = mapping(meta.get("preservedSegment")).get("headUuid")
+    uuids = [head, *sequence(mapping(meta.get("preservedMessages")).get("uuids"))]
+    return [key_of(uuid) for uuid in uuids if isinstance(uuid, str) and uuid]
+
+
+# ---------------------------------------------------------------- what is known of a whole file
+
+
+@attrs.frozen
+class Thread:
+    """``parent`` is the name of the thread that a ``branch`` or a ``subagent`` began in."""
+
+    name: str
+    kind: str = "main"
+    parent: str | None = None
+
+
+@attrs.define(eq=False)
+class _Stretch:
+    """Lines that hang together: from a prompt on, a compaction, or a line whose parent does not stand above it.
+
+    ``up``: what it goes on from, by number. ``side``: the subagent whose it is. ``segment``: the stretch at whose first
+    line the chain of parents ends. ``turn`` and ``asked``: the stretches at which a result, and a response, ends to
+    belong to what came before.
+    """
+
+    place: Place
+    up: int | None
+    side: str | None
+    segment: int
+    turn: int
+    asked: int
+    #: The stretch of the conversation that a subagent's first one stands beside.
+    beside: int = 0
+    #: Of a turn's first stretch: the line of its newest response.
+    newest: int = -1
+    replaced_by: int | None = None
+    model: str | None = None
+    thread: int = 0
 
 
 @attrs.define(eq=False)
 class Tree:
     """What is known of a whole file. Lines that hold an object are counted from 0.
 
-    ``thread_of``: by line, an index into ``threads``; ``parents``: by line, the line of its parent, -1 for none.
-    ``skipped``: lines that stand in the file a second time. ``fragments``: the places of a response's lines, where it
-    has several; ``results``: line and place of the result of a call. ``subagent``: the file is a subagent's own.
+    ``moved``: by the first line of a response and the key of a call, the line of a result that stands behind the next
+    response, or before its call; ``ahead``: the latter, by line and call. ``wanted``: keys of lines that others name.
+    ``known``: keys of leaves of summaries that are in the file. ``said``: what the first line of the conversation says
+    of the session. ``subagent``: the file is a subagent's own.
     """
 
-    threads: list[str] = attrs.Factory(lambda: [MAIN])
-    thread_of: "array[int]" = attrs.Factory(lambda: array("l"))
-    parents: "array[int]" = attrs.Factory(lambda: array("l"))
-    skipped: set[int] = attrs.Factory(set)
-    fragments: dict[int, list[Place]] = attrs.Factory(dict)
-    results: dict[int, tuple[int, Place]] = attrs.Factory(dict)
-    uuids: dict[int, int] = attrs.Factory(dict)
+    threads: list[Thread] = attrs.Factory(lambda: [Thread(MAIN)])
+    models: dict[int, str] = attrs.Factory(dict)
+    moved: dict[tuple[int, int], int] = attrs.Factory(dict)
+    ahead: set[tuple[int, int]] = attrs.Factory(set)
+    wanted: set[int] = attrs.Factory(set)
+    known: set[int] = attrs.Factory(set)
+    said: JsonObject = attrs.Factory(dict)
     subagent: bool = False
-    #: Of the first line that has them.
-    session_id: str | None = None
-    cwd: str | None = None
-    model: str | None = None
-    #: By thread's index: lines at which a result does not belong to what came before any more.
-    _borders: dict[int, "array[int]"] = attrs.Factory(dict)
+    _thread_of: "array[int]" = attrs.Factory(lambda: array("I"))
+    #: By line: its number in the file, offset and length; its stretch; the first line of its response, and the next.
+    _lines: "array[int]" = attrs.Factory(lambda: array("I"))
+    _offsets: "array[int]" = attrs.Factory(lambda: array("Q"))
+    _lengths: "array[int]" = attrs.Factory(lambda: array("Q"))
+    _stretches: "array[int]" = attrs.Factory(lambda: array("I"))
+    _heads: "array[int]" = attrs.Factory(lambda: array("I"))
+    _next: "array[int]" = attrs.Factory(lambda: array("I"))
 
-    def thread(self, line: int) -> str:
-        return self.threads[self.thread_of[line]]
+    def place(self, number: int) -> Place:
+        return Place(self._lines[number], self._offsets[number], self._lengths[number])
 
-    def same_turn(self, line: int, later: int) -> bool:
-        """Does no prompt and no compaction of its thread stand between?"""
-        borders = self._borders.get(self.thread_of[line])
-        if self.thread_of[line] != self.thread_of[later] or borders is None:
-            return self.thread_of[line] == self.thread_of[later]
-        return bisect_right(borders, line) == bisect_right(borders, later)
+    def skipped(self, number: int) -> bool:
+        """Did the line stand in the file before?"""
+        return self._stretches[number] == _SKIPPED
 
+    def thread(self, number: int) -> int:
+        """The index of the line's thread."""
+        stretch = self._stretches[number]
+        return 0 if stretch == _SKIPPED else self._thread_of[stretch]
 
-@attrs.define(eq=False)
-class _Row:
-    """Of a line, what decides where it belongs."""
+    def further(self, number: int) -> bool:
+        """Is the line part of a response that began above?"""
+        return self._heads[number] != number
 
-    parent: int | None
-    uuid: int | None
-    prompt: bool
-    sidechain: bool
-    border: bool
-    response: int | None
-    agent: str | None
-    place: Place
+    def fragments(self, number: int) -> list[Place]:
+        """The places of all lines of the response that begins with this one."""
+        out = [self.place(number)]
+        while (number := self._next[number]) != 0:
+            out.append(self.place(number))
+        return out
 
 
 def look(source: Source, report: Report) -> Tree:
     """Reads the file once. What is wrong with the order of its lines is reported."""
-    tree = Tree()
-    rows: list[_Row] = []
-    for number, value, place in _numbered(source):
-        rows.append(_row(tree, report, number, value, place))
-        tree.session_id = tree.session_id or text(value.get("sessionId"))
-        tree.cwd = tree.cwd or text(value.get("cwd"))
-        if value.get("type") == "assistant" and tree.model is None:
-            model = text(mapping(value.get("message")).get("model"))
-            tree.model = None if model == SYNTHETIC else model
-    chain = [row for row in rows if row.uuid is not None]
-    tree.subagent = bool(chain) and all(row.sidechain for row in chain)
-    children: dict[int, int] = {}
-    for number, row in enumerate(rows):
-        tree.parents.append(_parent(tree, report, rows, number, row))
-        if row.prompt and row.parent is not None and number not in tree.skipped:
-            children[row.parent] = number
-    _threads(tree, report, rows, children)
-    return tree
+    first = _FirstPass(report)
+    for line in objects(source, Report()):
+        first.take(line)
+    return first.finish()
 
 
-def _numbered(source: Source) -> Iterator[tuple[int, JsonObject, Place]]:
-    for number, line in enumerate(objects(source, Report())):
-        yield number, line.value, line.place
+class _FirstPass:
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._tree = Tree()
+        self._stretches = [_Stretch(Place(0, 0, 0), None, None, 0, 0, 0)]
+        #: The stretch of each line, by its key; the newest one of the conversation, and of each subagent.
+        self._uuids: dict[int, int] = {}
+        self._now: dict[str | None, int] = {None: 0}
+        self._side: str | None = None
+        #: Stretches that begin with a line whose parent has not been seen, by the parent's key; where it then was.
+        self._pending: dict[int, list[int]] = {}
+        self._found: dict[int, int] = {}
+        #: Prompts by their parent; the first answer to a line; the last line of a response.
+        self._prompts: dict[int, int] = {}
+        self._answers: dict[int, int] = {}
+        self._responses: dict[int, int] = {}
+        #: By a call's key: the first line of the response that asked for it; a result that came before.
+        self._asked: dict[int, int] = {}
+        self._stray: dict[int, int] = {}
+        self._pointers: list[tuple[Place, list[int]]] = []
+        self._leaves: set[int] = set()
+        self._spoken = [False, False]
 
+    def take(self, line: Line) -> None:
+        value, place, tree = line.value, line.place, self._tree
+        number = len(tree._lines)
+        tree._lines.append(place.line)
+        tree._offsets.append(place.offset)
+        tree._lengths.append(place.length)
+        tree._heads.append(number)
+        tree._next.append(0)
+        tree._stretches.append(self._placed(number, value, place))
 
-def _row(tree: Tree, report: Report, number: int, value: JsonObject, place: Place) -> _Row:
-    uuid, parent = text(value.get("uuid")), text(value.get("parentUuid"))
-    key = None if uuid is None else key_of(uuid)
-    if key is not None:
-        if key in tree.uuids:
-            tree.skipped.add(number)
-            report.add(
-                "duplicate_line", f"the line {uuid} stands in the file already", place.line, place.offset, place.length
-            )
-        else:
-            tree.uuids[key] = number
-    response = None
-    if number not in tree.skipped:
-        type_ = value.get("type")
-        if type_ == "assistant" and (named := response_of(value)) is not None:
-            response = key_of(named)
-            tree.fragments.setdefault(response, []).append(place)
+    def _placed(self, number: int, value: JsonObject, place: Place) -> int:
+        uuid, type_ = text(value.get("uuid")), value.get("type")
+        said = type_ in ("user", "assistant")
+        if uuid is None and not said:
+            if type_ == "summary" and (leaf := text(value.get("leafUuid"))) is not None:
+                self._leaves.add(key_of(leaf))
+            return 0
+        key = None if uuid is None else key_of(uuid)
+        if key in self._uuids:
+            self._tell("duplicate_line", "a line with this uuid stands above", place)
+            return _SKIPPED
+        parent = text(value.get("parentUuid"))
+        above = None if parent is None else key_of(parent)
+        stretch = self._stretch(value, place, key, above)
+        if key is not None:
+            self._uuids[key] = stretch
+            for begun in self._pending.pop(key, ()):
+                self._found[begun] = stretch
+        if said:
+            self._spoken[value.get("isSidechain") is True] = True
+            for about in _ABOUT:
+                if about not in self._tree.said and about in value:
+                    self._tree.said[about] = value[about]
+        if is_output(value):
+            self._response(number, value, stretch, above, place)
         elif type_ == "user":
-            for block in content_of(value):
-                if isinstance(block, dict) and block.get("type") == "tool_result":
-                    call_id = block.get("tool_use_id")
-                    if isinstance(call_id, str):
-                        tree.results.setdefault(key_of(call_id), (number, place))
-    prompt = is_prompt(value)
-    border = prompt or value.get("subtype") == "compact_boundary" or value.get("isCompactSummary") is True
-    return _Row(
-        parent=None if parent is None else key_of(parent),
-        uuid=key,
-        prompt=prompt,
-        sidechain=value.get("isSidechain") is True,
-        border=border,
-        response=response,
-        agent=text(value.get("agentId")),
-        place=place,
-    )
+            self._results(number, value, stretch)
+        elif is_boundary(value) and (keys := preserved(value)):
+            self._pointers.append((place, keys))
+        return stretch
 
+    def _tell(self, code: str, message: str, place: Place, related: int | None = None) -> None:
+        self._report.add(code, message, place.line, place.offset, place.length, related=related)
 
-def _parent(tree: Tree, report: Report, rows: list[_Row], number: int, row: _Row) -> int:
-    """The line of a line's parent, if that stands before it."""
-    if row.parent is None or number in tree.skipped:
-        return -1
-    place = row.place
-    parent = tree.uuids.get(row.parent)
-    if parent is None:
-        report.add("missing_parent", "the line's parent is not in this file", place.line, place.offset, place.length)
-        return -1
-    if parent < number:
-        return parent
-    at, steps = parent, 0
-    while at != number and steps < len(rows):
-        above = rows[at].parent
-        following = None if above is None else tree.uuids.get(above)
-        if following is None:
-            return -1
-        at, steps = following, steps + 1
-    report.add("parent_cycle", "the line is its own ancestor", place.line, place.offset, place.length)
-    return -1
+    # ------------------------------------------------------------ stretches
 
+    def _stretch(self, value: JsonObject, place: Place, key: int | None, above: int | None) -> int:
+        """The number of the line's stretch: that of its parent, if the line does not begin one."""
+        up = None if above is None else self._uuids.get(above)
+        lost = above is not None and up is None
+        if above is not None and above == key:
+            self._tell("parent_cycle", "the line is its own parent", place)
+            lost = False
+        side = self._side_of(value, place, up, lost)
+        if up is not None and self._stretches[up].side != side:
+            up = None
+        prompt, chained = is_prompt(value), up is not None
+        border = is_boundary(value) or value.get("isCompactSummary") is True
+        at = up if up is not None else self._now.get(side)
+        if at is None or prompt or border or lost or (self._pending and not chained):
+            at = self._begin(place, at, side, prompt=prompt, border=border, chained=chained)
+        if lost and above is not None:
+            self._pending.setdefault(above, []).append(at)
+        if prompt and chained and above is not None:
+            if (earlier := self._prompts.get(above)) is not None:
+                self._stretches[earlier].replaced_by = place.line
+                # Where the branch goes on from.
+                self._tree.wanted.add(above)
+            self._prompts[above] = at
+        self._now[side] = at
+        return at
 
-def _threads(tree: Tree, report: Report, rows: list[_Row], newest: dict[int, int]) -> None:
-    """Each line's thread: that of its parent, unless a branch or a subagent begins with it."""
-    named: dict[str, int] = {MAIN: 0}
+    def _begin(
+        self, place: Place, up: int | None, side: str | None, *, prompt: bool, border: bool, chained: bool
+    ) -> int:
+        number = len(self._stretches)
+        above = None if up is None else self._stretches[up]
+        new = _Stretch(
+            place=place,
+            up=up,
+            side=side,
+            segment=number if above is None or not chained else above.segment,
+            turn=number if above is None or prompt or border else above.turn,
+            asked=number if above is None or prompt else above.asked,
+            beside=self._now[None],
+        )
+        self._stretches.append(new)
+        return number
 
-    def index(name: str) -> int:
-        if name not in named:
-            named[name] = len(tree.threads)
-            tree.threads.append(name)
-        return named[name]
+    def _side_of(self, value: JsonObject, place: Place, up: int | None, lost: bool) -> str | None:
+        """Whose line is it? None: the conversation's. Subagents that have no id are told apart by their first line."""
+        if value.get("isSidechain") is not True:
+            return None
+        if (agent := text(value.get("agentId"))) is not None:
+            return f"agent:{agent}"
+        if up is not None and (side := self._stretches[up].side) is not None:
+            return side
+        if self._side is None or not lost:
+            self._side = f"sidechain:{place.line}"
+        return self._side
 
-    answers: dict[int, int] = {}
-    for number, row in enumerate(rows):
-        parent = tree.parents[number]
-        if row.response is not None and parent >= 0 and answers.setdefault(parent, row.response) != row.response:
-            place = row.place
-            said = "another answer hangs at the same line"
-            report.add("assistant_siblings", said, place.line, place.offset, place.length)
-        above = tree.thread_of[parent] if parent >= 0 else 0
-        if row.sidechain and not tree.subagent:
-            inside = parent >= 0 and rows[parent].sidechain
-            name = f"agent:{row.agent}" if row.agent else f"sidechain:{row.place.line}"
-            thread = above if inside and not row.agent else index(name)
-        elif row.prompt and row.parent is not None and newest.get(row.parent, number) != number and parent >= 0:
-            thread = index(f"rewound:{row.place.line}")
-            place = row.place
-            said = f"line {rows[newest[row.parent]].place.line} took the place of this prompt"
-            report.add("rewound", said, place.line, place.offset, place.length)
-        else:
-            thread = above
-        tree.thread_of.append(thread)
-        if row.border:
-            tree._borders.setdefault(thread, array("l")).append(number)
+    # ------------------------------------------------------------ responses, calls, results
+
+    def _response(self, number: int, value: JsonObject, stretch: int, above: int | None, place: Place) -> None:
+        tree, asked = self._tree, self._stretches[stretch].asked
+        message = mapping(value.get("message"))
+        named = text(message.get("id")) or text(value.get("requestId"))
+        head = number
+        key = number if named is None else key_of(named)
+        if named is not None:
+            # A gateway may give all responses the same id: none goes on behind the next prompt.
+            last = self._responses.get(key)
+            if last is not None and self._stretches[tree._stretches[last]].asked == asked:
+                head = tree._heads[number] = tree._heads[last]
+                tree._next[last] = number
+            self._responses[key] = number
+        if head == number:
+            if above is not None and self._answers.setdefault(above, key) != key:
+                self._tell("assistant_siblings", "another answer hangs at the same line", place)
+            self._stretches[self._stretches[stretch].turn].newest = number
+        if self._stretches[stretch].model is None:
+            self._stretches[stretch].model = text(message.get("model"))
+        for block in blocks_of(value, "tool_use"):
+            self._call(key_of(call_id_of(block.get("id"))), head, stretch)
+
+    def _call(self, call: int, head: int, stretch: int) -> None:
+        tree, before = self._tree, self._stray.get(call)
+        if before is None or not self._same_turn(tree._stretches[before], stretch):
+            self._asked[call] = head
+            return
+        del self._stray[call]
+        tree.moved[head, call] = before
+        if before < head:
+            tree.ahead.add((before, call))
+
+    def _results(self, number: int, value: JsonObject, stretch: int) -> None:
+        for block in blocks_of(value, "tool_result"):
+            call = key_of(call_id_of(block.get("tool_use_id")))
+            head = self._asked.pop(call, None)
+            if head is None:
+                self._stray.setdefault(call, number)
+            elif (
+                self._same_turn(self._tree._stretches[head], stretch)
+                and self._stretches[self._stretches[stretch].turn].newest != head
+            ):
+                self._tree.moved[head, call] = number
+
+    def _same_turn(self, one: int, other: int) -> bool:
+        return self._stretches[one].turn == self._stretches[other].turn
+
+    # ------------------------------------------------------------ what the whole file tells
+
+    def finish(self) -> Tree:
+        tree = self._tree
+        cyclic = self._cycles()
+        for number in sorted(each for begun in self._pending.values() for each in begun):
+            self._tell("missing_parent", "the line's parent is not in this file", self._stretches[number].place)
+        for number in cyclic:
+            self._tell("parent_cycle", "the line is its own ancestor", self._stretches[number].place)
+        for place, keys in self._pointers:
+            tree.wanted.update(keys)
+            if not any(key in self._uuids for key in keys):
+                self._tell("compaction_pointer", "what the compaction has kept is not in this file", place)
+        tree.known = {leaf for leaf in self._leaves if leaf in self._uuids}
+        tree.subagent = self._spoken == [False, True]
+        self._threads()
+        return tree
+
+    def _cycles(self) -> list[int]:
+        """Stretches whose first line is its own ancestor: each segment ends at one line, whose parent is in another."""
+        onto = {begun: self._stretches[found].segment for begun, found in self._found.items()}
+        seen: dict[int, int] = {}
+        out = []
+        for start in onto:
+            at: int | None = start
+            while at is not None and at not in seen:
+                seen[at] = start
+                at = onto.get(at)
+            if at is not None and seen[at] == start:
+                out.append(at)
+        return out
+
+    def _threads(self) -> None:
+        """Each stretch's thread: that of what it goes on from, unless a branch or a subagent begins with it."""
+        tree = self._tree
+        taken = not tree.subagent
+        for stretch in self._stretches:
+            if stretch.up is not None:
+                stretch.thread = self._stretches[stretch.up].thread
+            if stretch.replaced_by is not None:
+                above = tree.threads[stretch.thread].name
+                stretch.thread = self._thread(Thread(f"rewound:{stretch.place.line}", "branch", above))
+                said = f"line {stretch.replaced_by} took the place of this prompt"
+                self._tell("rewound", said, stretch.place, stretch.replaced_by)
+            elif stretch.up is None and stretch.side is not None:
+                if taken:
+                    above = tree.threads[self._stretches[stretch.beside].thread].name
+                    stretch.thread = self._thread(Thread(stretch.side, "subagent", above))
+                taken = True
+            tree._thread_of.append(stretch.thread)
+            if stretch.model is not None:
+                tree.models.setdefault(stretch.thread, stretch.model)
+
+    def _thread(self, thread: Thread) -> int:
+        self._tree.threads.append(thread)
+        return len(self._tree.threads) - 1

@@ -371,7 +371,7 @@ class Conversion:
 
     def _response(self, thread: _Thread, record: records.Response) -> None:
         if thread.turn_id is None:
-            self._open_turn(thread, None, record.place)
+            self._open_turn(thread, record.turn, record.place)
         self._close_step(thread)
         thread.step += 1
         thread.step_open = True

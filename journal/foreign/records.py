@@ -77,10 +77,11 @@ class Said(Record):
 @attrs.frozen(kw_only=True)
 class Response(Record):
     """One whole response of a model, its calls included, however many lines it has. ``usage``: the five counts of the
-    format. ``interrupted``: it was cut off; its calls never ran.
+    format. ``interrupted``: it was cut off; its calls never ran. ``turn`` names the turn that it begins where none is.
     """
 
     content: Blocks
+    turn: str | None = None
     message_id: str | None = None
     stop_reason: str = ""
     usage: JsonObject | None = None

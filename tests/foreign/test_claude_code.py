@@ -161,7 +161,7 @@ def test_a_prompt_that_another_one_replaced_is_a_branch() -> None:
         says("u2", "a4", "second try"),
         answers("a6", "u2", "r6", text("better")),
     )
-    assert folded.found("rewound") == [(9, None)]
+    assert folded.found("rewound") == [(9, 13)]
     assert folded.main.texts()[-2:] == ["second try", "better"]
     assert "first try" not in folded.main.texts()
     [branch] = [thread for name, thread in folded.threads.items() if name]
