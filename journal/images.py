@@ -54,6 +54,15 @@ def decoded(text: str) -> bytes | None:
         return None
 
 
+def unusable(text: str) -> str | None:
+    """Why no provider takes these characters as an image; None where they do."""
+    data = decoded(text)
+    if data is None:
+        return "it is no base64"
+    found = look(data)
+    return found if isinstance(found, str) else too_big(found, len(text), Limits(), many=False)
+
+
 def too_big(image: Image, characters: int, limits: Limits, *, many: bool) -> str | None:
     """Why an image that takes so many base64 characters is not taken; None where it is."""
     if characters > limits.base64:

@@ -5,6 +5,7 @@ response is what stands up to the next results or count of tokens. What a fork o
 part of its conversation, and counts for no usage.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any, Final
@@ -68,7 +69,9 @@ _COUNTS: Final = {
     "cache_write_input_tokens": "cache_write_tokens",
     "reasoning_output_tokens": "reasoning_tokens",
 }
-_ID_LENGTH: Final = 36
+_NAMED: Final = re.compile(r"rollout-.*([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+#: Errors of a request to the tool that leave the turn as it is.
+_BESIDE: Final = ("thread_rollback_failed", "active_turn_not_steerable")
 
 
 def read(source: Source, report: Report, name: str) -> Iterator[Record]:
@@ -108,7 +111,6 @@ class _Reading:
         self._in_turn = self._started = self._answered = self._done = False
         #: What the turn ends with, once something comes that ends it.
         self._ending: End | None = None
-        self._failure: str | None = None
         #: Images of the item of a user that was passed over last.
         self._shown: Blocks = []
         self._model: str | None = None
@@ -134,6 +136,8 @@ class _Reading:
         if self._ending is None and not self._plan.tasks and self._in_turn and self._done:
             self._ending = End(place=base["place"], kind="completed")
         yield from self._end(base)
+        if (left := self._tokens.take()) is not None:
+            yield Note(**base, kind="usage", text=f"Counted behind the last response: {compact(left)}")
 
     def _line(self, line: Line, base: dict[str, Any]) -> Iterator[Record]:
         type_, payload = opened(line.value)
@@ -163,8 +167,8 @@ class _Reading:
             self._report.add("bad_header", message, place.line, place.offset, place.length)
             payload = {}
         session_id = items.message_id(payload.get("id")) or items.message_id(payload.get("session_id"))
-        if session_id is None and self._stem.startswith("rollout-"):
-            session_id = self._stem[-_ID_LENGTH:]
+        if session_id is None and (found := _NAMED.fullmatch(self._stem)) is not None:
+            session_id = found[1]
         spawned = mapping(mapping(mapping(payload.get("source")).get("subagent")).get("thread_spawn"))
         agents = (given.get(key) for given in (payload, spawned) for key in ("agent_nickname", "agent_role"))
         self._cwd = self._plan.cwd or text(payload.get("cwd"))
@@ -214,7 +218,7 @@ class _Reading:
 
     def _turn_over(self) -> None:
         self._in_turn = self._started = self._answered = self._done = False
-        self._ending = self._failure = None
+        self._ending = None
         self._open.clear()
 
     def _end(self, base: dict[str, Any], *, passed: bool = False) -> Iterator[Record]:
@@ -225,11 +229,11 @@ class _Reading:
             ending = End(place=base["place"], kind=kind)
         if ending is not None:
             self._turn_over()
-            yield attrs.evolve(ending, place=base["place"], time=base["time"], thread=base["thread"])
+            yield attrs.evolve(ending, place=base["place"], thread=base["thread"])
 
     def _task(self, kind: str, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
         if kind == "turn_aborted":
-            self._abort(base)
+            self._abort(base, text(payload.get("reason")))
             return
         yield from self._flush()
         if kind == "task_started":
@@ -237,19 +241,18 @@ class _Reading:
                 yield from self._end(base, passed=True)
             self._started = True
             return
-        error = mapping(payload.get("error"))
-        message = text(error.get("message")) or self._failure
         if self._ending is None:
-            if error or message is not None:
-                self._ending = End(place=base["place"], kind="failed", failure_class="api_error", message=message)
-            else:
-                self._ending = End(place=base["place"], kind="completed")
-            yield from self._end(base)
+            error = payload.get("error")
+            self._ending = _failed(mapping(error), base) if error else End(**base, kind="completed")
+        yield from self._end(base)
 
-    def _abort(self, base: dict[str, Any]) -> None:
+    def _abort(self, base: dict[str, Any], reason: str | None = None) -> None:
         """Marks the turn: what was on its way when it was aborted comes behind this."""
-        if self._ending is None and (self._in_turn or self._answer is not None):
-            self._ending = End(place=base["place"], kind="aborted", source="user")
+        if self._on() and (self._ending is None or self._ending.kind != "aborted"):
+            self._ending = End(place=base["place"], kind="aborted", source="user", message=reason)
+
+    def _on(self) -> bool:
+        return self._in_turn or self._answer is not None
 
     def _roll_back(self, number: int, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
         yield from self._flush()
@@ -271,7 +274,8 @@ class _Reading:
         if self._answer is None:
             self._answer = _Answer(base)
         self._shown = []
-        self._failure = None
+        if self._ending is not None and self._ending.kind == "failed":
+            self._ending = None
 
     def _flush(self) -> Iterator[Record]:
         answer, self._answer = self._answer, None
@@ -285,12 +289,12 @@ class _Reading:
             **answer.base,
             content=answer.content,
             message_id=answer.message_id,
-            stop_reason="tool_use" if answer.calls else "end_turn",
             usage=self._tokens.take(),
             model=self._model,
         )
         for place in answer.results:
-            yield self._result(place, answer.base["thread"])
+            if place.line not in self._early:
+                yield self._result(place, answer.base["thread"])
 
     def _before(self, base: dict[str, Any]) -> Iterator[Record]:
         """Results of the turn's earlier calls that stand behind this response."""
@@ -412,8 +416,8 @@ class _Reading:
             yield Setting(**base, patch={"name": name})
         elif kind in ("error", "stream_error"):
             told = text(payload.get("message")) or compact(payload)
-            if kind == "error":
-                self._failure = told
+            if kind == "error" and self._on() and self._ending is None and not _beside(payload):
+                self._ending = _failed(payload, base)
             yield Note(**base, kind="api_error", text=told)
         yield self._kept(value, base)
 
@@ -492,3 +496,13 @@ def _counts(given: Any) -> dict[str, int]:
 
 def _turn(number: int) -> str:
     return f"line-{number}"
+
+
+def _failed(error: JsonObject, base: dict[str, Any]) -> End:
+    return End(**base, kind="failed", failure_class="api_error", message=text(error.get("message")))
+
+
+def _beside(error: JsonObject) -> bool:
+    """Is the error one that no turn fails of?"""
+    info = error.get("codex_error_info")
+    return info in _BESIDE if isinstance(info, str) else any(key in mapping(info) for key in _BESIDE)

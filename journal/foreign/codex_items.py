@@ -175,17 +175,9 @@ class Content:
             where = url if isinstance(url, str) and url else "its bytes are not here"
             return said(f"[image: {where}]")
         data = url[found.end() :]
-        if (why := _unusable(data)) is not None:
+        if (why := images.unusable(data)) is not None:
             self._tell("image_unusable", f"an image that no provider takes: {why}", place)
         return [{"kind": "image", "media_type": found[1] or "application/octet-stream", "data": data}]
 
     def _tell(self, code: str, message: str, place: Place) -> None:
         self._report.add(code, message, place.line, place.offset, place.length)
-
-
-def _unusable(data: str) -> str | None:
-    raw = images.decoded(data)
-    if raw is None:
-        return "it is no base64"
-    found = images.look(raw)
-    return found if isinstance(found, str) else images.too_big(found, len(data), images.Limits(), many=False)
