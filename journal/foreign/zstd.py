@@ -18,9 +18,11 @@ from ..source import Source
 from .detect import ZSTD
 
 _PIECE: Final = 1 << 20
-#: What a frame may unpack to: so much in any case, and so many times its own length.
+#: What a frame may unpack to: so much in any case, and so many times its own length; and all of them together.
 _ALWAYS: Final = 64 << 20
 _TIMES: Final = 1_000
+_ALL_ALWAYS: Final = 2 << 30
+_ALL_TIMES: Final = 200
 _CHECKSUM: Final = 4
 #: Of the head of a frame at most so many bytes are lengths: descriptor, window, dictionary, content.
 _HEAD: Final = 14
@@ -178,6 +180,7 @@ class _Unpacking:
     def _pieces(self, at: int, end: int) -> Iterator[bytes | None]:
         """What the bytes of a frame unpack to; None behind the last of it where it is broken."""
         left = max(_ALWAYS, _TIMES * (end - at))
+        left = min(left, max(_ALL_ALWAYS, _ALL_TIMES * self.source.size) - self.size)
         try:
             with self.open(_Span(self.source, at, end)) as unpacked:
                 while left > 0 and (piece := unpacked.read(_PIECE)):
