@@ -330,29 +330,31 @@ class _Reading:
 
     def _takes(self, seq: int, line: Line) -> bool:
         """Is the line one that is to be read, in this place or on a branch?"""
-        told = self._order.look(seq)
-        if told.kind == "gap":
-            self._tell("seq_gap", f"event {told.expected} is expected here, and the next one is {seq}", line)
-        elif told.kind == "again":
-            twin = told.twin
-            if twin is not None and lines.at(self._source, twin) == line.value:
-                self._tell("duplicate_line", f"event {seq} stands already, word for word", line, twin.line)
-                return False
-            self._tell(
-                "seq_fork",
-                f"event {seq} comes again where {told.expected} is expected: another writer had not seen what stands "
-                "between",
-                line,
-                None if twin is None else twin.line,
-            )
-            parent = self._logs[self._order.now.thread]
-            if self._order.fork(seq):
-                writer = self._order.now
-                base = self._logs[writer.parent.thread] if writer.parent is not None else parent
-                log = _Log(writer, model=base.model)
-                stays = [at for at, each in enumerate(base.seqs) if each < seq]
-                log.seqs, log.nodes = [base.seqs[at] for at in stays], [base.nodes[at] for at in stays]
-                self._logs[writer.thread] = log
+        order = self._order
+        expected = order.now.next
+        if seq == expected:
+            return True
+        twin = order.now.find(seq) if seq < expected else None
+        if twin is not None and lines.at(self._source, twin) == line.value:
+            self._tell("duplicate_line", f"event {seq} stands already, word for word", line, twin.line)
+            return False
+        if order.resume(seq):
+            return True
+        if seq > expected:
+            self._tell("seq_gap", f"event {expected} is expected here, and the next one is {seq}", line)
+            return True
+        self._tell(
+            "seq_fork",
+            f"event {seq} comes again where {expected} is expected: another writer had not seen what stands between",
+            line,
+            None if twin is None else twin.line,
+        )
+        parent = order.now
+        if order.fork(seq):
+            base = self._logs[(order.now.parent or parent).thread]
+            log = self._logs[order.now.thread] = _Log(order.now, model=base.model)
+            stays = [at for at, each in enumerate(base.seqs) if each < seq]
+            log.seqs, log.nodes = [base.seqs[at] for at in stays], [base.nodes[at] for at in stays]
         return True
 
     def _out(self, log: _Log, given: Iterator[Record]) -> Iterator[Record]:

@@ -6,7 +6,7 @@ since: a branch, which leaves its parent behind the last turn that had ended bef
 
 from array import array
 from bisect import bisect_left
-from typing import Final, Literal
+from typing import Final
 
 import attrs
 
@@ -67,15 +67,6 @@ class Writer:
         return Place(*(column[at] for column in writer._places))
 
 
-@attrs.frozen
-class Told:
-    """``kind``: how the line's number fits. ``expected``: the number that was. ``twin``: a line of the same number."""
-
-    kind: Literal["next", "gap", "again", "fork"]
-    expected: int
-    twin: Place | None = None
-
-
 @attrs.define(eq=False)
 class Order:
     """Told of every line's number, in the order of the file; ``now`` is the writer of the last one."""
@@ -86,18 +77,13 @@ class Order:
     def __attrs_post_init__(self) -> None:
         self._writers.append(self.now)
 
-    def look(self, seq: int) -> Told:
-        """How a number fits, before the line is taken. It may go on what another writer has left."""
-        expected = self.now.next
-        if seq == expected:
-            return Told("next", expected)
-        twin = self.now.find(seq) if seq < expected else None
-        if twin is None:
-            for writer in reversed(self._writers[-_WRITERS:]):
-                if writer.next == seq:
-                    self.now = writer
-                    return Told("next", seq)
-        return Told("gap" if seq > expected else "again", expected, twin)
+    def resume(self, seq: int) -> bool:
+        """Another writer goes on with that number."""
+        for writer in reversed(self._writers[-_WRITERS:]):
+            if writer.next == seq:
+                self.now = writer
+                return True
+        return False
 
     def fork(self, seq: int) -> bool:
         """A branch begins with that number, unless there are too many."""
