@@ -371,7 +371,7 @@ class _Reading:
         if value.get("subtype") == "api_error":
             yield Note(**base, kind="api_error", text=_note(value))
             return
-        if value.get("subtype") in _OVER and state.turn is not None and state.end is None:
+        if text(value.get("subtype")) in _OVER and state.turn is not None and state.end is None:
             state.end = End(place=base["place"], kind="completed")
         elif is_boundary(value):
             marks = (self._marks.get(key) for key in preserved(value))
@@ -386,7 +386,7 @@ class _Reading:
             blocks = [{"type": "text", "text": prompt}] if text(prompt) is not None else sequence(prompt)
             if content := self._content(blocks, base["place"]):
                 yield from self._let_go(state)
-                source = "steering" if queued.get("commandMode") in (None, "prompt") else "context"
+                source = "steering" if queued.get("commandMode", "prompt") == "prompt" else "context"
                 state.message = _id(value.get("uuid"))
                 yield Said(**base, content=content, message_id=state.message, source=source)
                 return

@@ -340,7 +340,328 @@ def test_an_answer_of_the_last_turn_ends_it_where_nothing_is_open() -> None:
     assert read(*WHOLE[:1]).codes() == ["open_turn"]
 
 
-LINES = [json.dumps(line).encode() for line in WHOLE]
+def test_a_result_may_stand_above_its_call() -> None:
+    folded = read(
+        says("u1", None, "go"),
+        answers("a0", "u1", "r0", text("now")),
+        result("t1", "a0", "c1", "early bird"),
+        answers("a1", "a0", "r1", use("c1"), use("c2")),
+        result("t2", "a1", "c2", "worm"),
+        answers("a2", "t2", "r2", text("done")),
+    )
+    assert folded.codes() == []
+    assert [(data["call_id"], data["content"][0]["text"]) for data in folded.main.of("tool/result")] == [
+        ("c1", "early bird"),
+        ("c2", "worm"),
+    ]
+
+
+def test_a_call_in_a_late_fragment_gets_its_result() -> None:
+    folded = read(
+        says("u1", None, "go"),
+        answers("a1", "u1", "r1", use("c1")),
+        result("t1", "a1", "c1", "one"),
+        answers("a2", "t1", "r2", text("between")),
+        answers("a3", "a1", "r1", use("c2")),
+        result("t2", "a3", "c2", "two"),
+        answers("a4", "t2", "r3", text("done")),
+    )
+    assert folded.codes() == []
+    assert folded.main.results() == ["ok", "ok"]
+    assert len(folded.main.of("assistant/message")) == 3
+
+
+def test_what_a_gateway_writes_twice_counts_once() -> None:
+    folded = read(
+        says("u1", None, "go"),
+        answers("a1", "u1", "x", text("same"), usage={"input_tokens": 3, "output_tokens": 1}),
+        answers("a2", "a1", "x", text("same"), usage={"input_tokens": 3, "output_tokens": 9}),
+        answers("a3", "a2", "x", use("c1", command="ls"), usage={"input_tokens": 3, "output_tokens": 4}),
+        answers("a4", "a3", "x", use("c1", command="ls"), usage={}),
+        result("t1", "a4", "c1"),
+    )
+    [message] = folded.main.of("assistant/message")
+    assert [block["kind"] for block in message["content"]] == ["text", "tool_call"]
+    assert message["usage"] == {"input_tokens": 3, "output_tokens": 9}
+    assert folded.found("duplicate_line") == [(3, None), (5, None)]
+
+
+def test_an_id_that_all_responses_have_joins_none_across_prompts() -> None:
+    folded = read(
+        says("u1", None, "a"), answers("a1", "u1", "same", text("1")),
+        says("u2", "a1", "b"), answers("a2", "u2", "same", text("2")),
+    )  # fmt: skip
+    assert folded.main.texts() == ["a", "1", "b", "2"]
+    assert folded.main.state.usage_row()["output_tokens"] == 10
+
+
+def test_lines_without_an_id_are_joined_by_the_request_or_not_at_all() -> None:
+    folded = read(
+        says("u1", None, "a"),
+        answers("a1", "u1", None, text("1"), requestId="q1"),
+        answers("a2", "a1", None, text("2"), requestId="q1"),
+        answers("a3", "a2", None, text("3")),
+        answers("a4", "a3", None, text("4")),
+    )
+    assert [len(data["content"]) for data in folded.main.of("assistant/message")] == [2, 1, 1]
+
+
+def turns(thread: Any) -> list[list[str]]:
+    """By turn: what stands on the user's side."""
+    by_turn: dict[str, list[str]] = {data["turn_id"]: [] for data in thread.of("turn/start")}
+    for data in thread.of("user/message"):
+        by_turn[data["turn_id"]] += [block["text"] for block in data["content"]]
+    return list(by_turn.values())
+
+
+def test_what_stands_between_turns_belongs_to_the_next() -> None:
+    over = chained("system", "o", "a1", subtype="stop_hook_summary")
+    folded = read(
+        says("u1", None, "hello"),
+        answers("a1", "u1", "r1", text("hi")),
+        over,
+        says("m1", "o", "<command-name>/model</command-name>"),
+        says("u2", "m1", "next"),
+        answers("a2", "u2", "r2", text("yes")),
+        says("m2", "a2", "<local-command-stdout>bye</local-command-stdout>"),
+    )
+    assert turns(folded.main) == [
+        ["hello"],
+        ["<command-name>/model</command-name>", "next", "<local-command-stdout>bye</local-command-stdout>"],
+    ]
+    assert folded.main.statuses() == ["completed", "completed"]
+    origins = [data["source"].get("origin") for data in folded.main.of("user/message")]
+    assert origins == [None, "command", None, "command"]
+
+
+def test_a_command_that_the_model_answers_is_a_turn() -> None:
+    folded = read(
+        says("u1", None, "hello"),
+        answers("a1", "u1", "r1", text("hi")),
+        says("m1", "a1", "<command-message>review</command-message>"),
+        says("m2", "m1", "Review the code.", isMeta=True),
+        answers("a2", "m2", "r2", text("reviewed")),
+        says("m3", "a2", "Stop hook feedback: more", isMeta=True),
+        answers("a3", "m3", "r3", text("more")),
+        says("w1", "a3", "withdrawn"),
+        says("w2", "a3", "instead"),
+    )
+    assert turns(folded.main) == [
+        ["hello"],
+        ["<command-message>review</command-message>", "Review the code.", "Stop hook feedback: more"],
+        ["instead"],
+    ]
+    assert folded.main.statuses() == ["completed", "completed", "interrupted"]
+    [branch] = [thread for name, thread in folded.threads.items() if name]
+    ended = [number for number, type_ in enumerate(folded.main.types()) if type_ == "run/settled"]
+    assert branch.fork.seq == ended[1]
+
+
+def test_a_file_may_begin_with_an_answer() -> None:
+    folded = read(
+        answers("a1", "elsewhere", "r1", text("hi")),
+        says("w1", "a1", "withdrawn"),
+        says("w2", "a1", "instead"),
+    )
+    [branch] = [thread for name, thread in folded.threads.items() if name]
+    assert folded.main.drafts[branch.fork.seq].type == "run/settled"
+    assert folded.main.statuses() == ["completed", "interrupted"]
+
+
+def test_calls_that_were_answered_are_not_the_end() -> None:
+    lines = [says("u1", None, "go"), answers("a1", "u1", "r1", use("c1")), result("t1", "a1", "c1")]
+    assert read(*lines).main.statuses() == ["interrupted"]
+    assert read(*lines, chained("system", "o", "t1", subtype="turn_duration")).main.statuses() == ["completed"]
+
+
+def test_what_the_tool_says_in_the_models_place_is_no_failure() -> None:
+    folded = read(*WHOLE, answers("e", "a5", "x", text("No response requested."), model="<synthetic>"))
+    assert folded.main.statuses() == ["completed", "completed"]
+    assert [data["kind"] for data in folded.main.of("session/note")] == ["synthetic"]
+
+
+def test_a_failed_turn_is_not_made_good_by_the_next_command() -> None:
+    folded = read(
+        says("u1", None, "go"),
+        answers("e1", "u1", "x", text("API Error: 529"), isApiErrorMessage=True),
+        says("m1", "e1", "Continue from where you left off.", isMeta=True),
+        answers("a1", "m1", "r1", text("on it")),
+    )
+    assert folded.main.statuses() == ["failed", "completed"]
+    assert read(*WHOLE, answers("e", "a5", "x", text("bad"), isApiErrorMessage=True)).main.statuses()[-1] == "failed"
+
+
+def boundary(uuid: str, head: str, *uuids: str) -> dict[str, Any]:
+    meta = {"preservedSegment": {"headUuid": head}, "preservedMessages": {"uuids": [head, *uuids]}}
+    return chained("system", uuid, None, subtype="compact_boundary", logicalParentUuid="later", compactMetadata=meta)
+
+
+def test_what_a_compaction_preserved_stays() -> None:
+    folded = read(
+        *WHOLE,
+        boundary("b", "u2", "a5"),
+        says("s", "b", "so far", isCompactSummary=True),
+        {**WHOLE[-1], "parentUuid": "s"},
+        says("u3", "a5", "go on"),
+    )
+    assert folded.main.texts() == ["so far", "thanks", "welcome", "go on"]
+    assert folded.codes() == ["duplicate_line", "open_turn"]
+    gone = read(*WHOLE, boundary("b", "never"), says("s", "b", "so far", isCompactSummary=True))
+    assert gone.found("compaction_pointer") == [(len(WHOLE) + 1, None)]
+    assert gone.main.texts() == ["so far"]
+
+
+def test_a_compaction_within_what_was_withdrawn_is_withdrawn() -> None:
+    folded = read(
+        *WHOLE[:8],
+        says("w1", "a4", "first try"),
+        chained("system", "b", None, subtype="compact_boundary"),
+        says("s", "b", "a summary", isCompactSummary=True),
+        answers("w2", "s", "w", text("tried")),
+        says("w3", "ghost", "lost"),
+        says("u2", "a4", "second try"),
+    )
+    assert folded.main.texts()[-1] == "second try"
+    assert not {"a summary", "tried", "lost"} & set(folded.main.texts())
+    [branch] = [thread for name, thread in folded.threads.items() if name]
+    assert branch.texts() == ["a summary", "tried", "lost"]
+
+
+def test_a_prompt_that_was_replaced_twice_makes_two_branches_and_one_below_another() -> None:
+    folded = read(
+        says("u1", None, "a"), answers("a1", "u1", "r1", text("1")),
+        says("v1", "a1", "b"), answers("b1", "v1", "r2", text("2")),
+        says("w1", "b1", "c"), says("w2", "b1", "d"),
+        says("v2", "a1", "e"), says("v3", "a1", "f"),
+    )  # fmt: skip
+    assert folded.main.texts() == ["a", "1", "f"]
+    assert folded.found("rewound") == [(3, 7), (5, 6), (7, 8)]
+    branches = {name: thread for name, thread in folded.threads.items() if name}
+    assert [thread.texts() for thread in branches.values()] == [["b", "2", "d"], ["c"], ["e"]]
+    first = next(iter(branches))
+    assert [thread.fork.thread for thread in branches.values()] == ["", first, ""]
+
+
+def test_what_the_first_lines_do_not_say_is_said_by_later_ones() -> None:
+    folded = read({"type": "file-history-snapshot", "messageId": "u1"}, *WHOLE)
+    assert folded.main.header["cwd"] == "/w"
+    assert folded.main.header["imported_from"]["session_id"] == "5e551044-0000-4000-8000-000000000001"
+    assert folded.main.times[0] > 0
+
+
+def test_subagents_side_by_side_are_told_apart() -> None:
+    def aside(line: dict[str, Any]) -> dict[str, Any]:
+        return {**line, "isSidechain": True}
+
+    folded = read(
+        says("u1", None, "go"),
+        answers("a1", "u1", "r1", use("t1", "Task", prompt="north"), use("t2", "Task", prompt="south")),
+        aside(says("n1", None, "north")),
+        aside(says("s1", None, "south")),
+        aside(answers("n2", "n1", "rn", text("snow"))),
+        aside(answers("s2", "s1", "rs", text("sun"))),
+        aside(says("x1", "lost", "more")),
+        result("o1", "a1", "t1", "snow"),
+        result("o2", "a1", "t2", "sun"),
+        aside(says("w1", None, "Warmup")),
+        answers("a2", "o2", "r2", text("both")),
+    )
+    children = [thread for name, thread in folded.threads.items() if name]
+    assert [child.texts() for child in children] == [["north", "snow"], ["south", "sun", "more"], ["Warmup"]]
+    assert [child.header["child_of"].get("call_id") for child in children] == ["t1", "t2", None]
+    assert folded.main.results() == ["ok", "ok"]
+
+
+def test_subagents_with_ids_are_told_apart_by_them() -> None:
+    mine = {"isSidechain": True, "agentId": "one"}
+    other = {"isSidechain": True, "agentId": "two"}
+    folded = read(
+        {**says("n1", None, "north"), **mine},
+        {**says("s1", None, "south"), **other},
+        {**answers("n2", "s1", "rn", text("snow")), **mine},
+    )
+    assert folded.main.texts() == ["north", "snow"]
+    assert folded.main.header["imported_from"]["session_id"] == "agent-one"
+    assert folded.threads["agent:two"].texts() == ["south"]
+
+
+def test_a_name_that_a_person_gave_stays() -> None:
+    folded = read(
+        *WHOLE,
+        {"type": "ai-title", "aiTitle": "guessed"},
+        {"type": "custom-title", "customTitle": "mine"},
+        {"type": "ai-title", "aiTitle": "guessed again"},
+    )
+    assert [data["patch"]["name"] for data in folded.main.of("session/updated")] == ["guessed", "mine"]
+
+
+def test_what_an_editor_puts_before_a_prompt_makes_it_none_of_the_tool() -> None:
+    folded = read(
+        says("u1", None, [text("<system-reminder>x</system-reminder>"), text("do it")]),
+        says("u2", "u1", [text("<system-reminder>x</system-reminder>")]),
+    )
+    assert turns(folded.main) == [
+        ["<system-reminder>x</system-reminder>", "do it", "<system-reminder>x</system-reminder>"]
+    ]
+
+
+def test_types_without_number_take_no_memory_without_bound() -> None:
+    folded = read(*WHOLE, *({"type": f"{number}-{'x' * 500}"} for number in range(1_500)))
+    assert len(folded.report.kept) <= 1_001
+    assert sum(folded.report.kept.values()) == 1_501
+    assert max(map(len, folded.report.kept)) <= 100
+    assert len(folded.main.of("x-foreign/line")) == 1_501
+
+
+def test_ids_of_any_kind_pair() -> None:
+    long, none = "c" * 100_000, {"an": "id"}
+    folded = read(
+        says("u" * 9_000, None, "go"),
+        answers("a1", "u" * 9_000, "r" * 9_000, use(long), use(none), use("")),  # type: ignore[arg-type]
+        result("t1", "a1", ""),
+        result("t2", "a1", none),  # type: ignore[arg-type]
+        result("t3", "a1", long),
+    )
+    assert folded.main.results() == ["ok", "ok", "ok"]
+    assert folded.codes() == ["open_turn"]
+
+
+def test_what_a_provider_ran_itself_is_told() -> None:
+    search = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
+    folded = read(says("u1", None, "go"), answers("a1", "u1", "r1", search, found, text("done")))
+    assert folded.codes() == ["hosted_tool", "hosted_tool"]
+    assert folded.main.statuses() == ["completed"]
+
+
+def test_images_that_are_not_in_the_file_are_named() -> None:
+    there = {"type": "image", "source": {"type": "url", "url": "https://example.org/x.png"}}
+    folded = read(says("u1", None, [text("look"), there]))
+    assert folded.codes() == ["image_elsewhere", "open_turn"]
+    assert folded.main.texts() == ["look", "[image: https://example.org/x.png]"]
+
+
+POOL = [
+    *WHOLE,
+    says("w1", "a4", "first try"),
+    answers("w2", "w1", "w", use("c1")),
+    says("w3", "a4", "second try"),
+    boundary("b", "u2", "a5"),
+    says("s", "b", "so far", isCompactSummary=True),
+    says("m1", "a5", "<command-name>/clear</command-name>"),
+    says("m2", "m1", "Caveat", isMeta=True),
+    says("i1", "t1", "[Request interrupted by user]"),
+    answers("e1", "u1", "x", text("API Error"), model="<synthetic>", isApiErrorMessage=True),
+    answers("a6", "a4", "r4", use("t0", "Task", prompt="south")),
+    {**says("s1", None, "south"), "isSidechain": True},
+    {**answers("s2", "s1", "rs", text("sun")), "isSidechain": True, "agentId": "g"},
+    {**says("s3", "s1", "north"), "isSidechain": True},
+    result("t9", "a6", "t0"),
+    chained("system", "o", "a5", subtype="turn_duration"),
+    {"type": "ai-title", "aiTitle": "x"},
+    {"type": "summary", "summary": "x", "leafUuid": "a5"},
+    chained("attachment", "q", "t1", attachment={"type": "queued_command", "prompt": "and"}),
+]
 VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.just([]), st.just({}),
     st.just([None, 5, {"type": "text"}, {"type": "tool_use"}, {"type": "tool_result"}, {"type": "image"}]),
@@ -349,8 +670,11 @@ VALUES = st.one_of(
 
 @st.composite
 def spoiled(draw: st.DrawFn) -> bytes:
-    lines = [copy.deepcopy(draw(st.sampled_from(WHOLE))) for _ in range(draw(st.integers(0, 12)))]
+    lines = [copy.deepcopy(draw(st.sampled_from(POOL))) for _ in range(draw(st.integers(0, 20)))]
+    ids = [*(line["uuid"] for line in lines if "uuid" in line), None, "ghost"]
     for line in lines:
+        for key in draw(st.sampled_from([[], ["parentUuid"], ["uuid"], ["uuid", "parentUuid"]])):
+            line[key] = draw(st.sampled_from(ids))
         places: list[Any] = [line, *(value for value in line.values() if isinstance(value, dict))]
         for block in line.get("message", {}).get("content", []) if isinstance(line.get("message"), dict) else []:
             places += [block] if isinstance(block, dict) else []
@@ -364,7 +688,7 @@ def spoiled(draw: st.DrawFn) -> bytes:
     return data[:cut] + junk + data[cut:]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(spoiled())
 def test_nothing_in_a_file_is_an_error(data: bytes) -> None:
     folded(data, "claude-code")
