@@ -1,7 +1,9 @@
 """`maka journal import`: session files of other tools become journals of the root. Arguments in, an answer out."""
 
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,12 +15,14 @@ from .journal import Json, Root
 from .parsing import WrongUsage
 
 if TYPE_CHECKING:
-    from ..journal.store import FileStore
     from .documents import Doc
     from .text import Painter
 
 #: What is looked into in a directory.
 _ENDINGS: Final = (".jsonl", ".zstd")
+#: From so many files on processes of their own are worth their start; so many of them.
+_MANY: Final = 16
+_AT_ONCE: Final = 4
 
 
 def import_(
@@ -43,16 +47,17 @@ def import_(
     from ..journal.store import FileStore
 
     console: Console = context.obj
-    store = FileStore(root)
+    place = FileStore(root).root
     found = list(_files(paths))
-    done = _Done(dry_run=dry_run, root=store.root)
+    done = _Done(dry_run=dry_run, root=place)
     progress = [f"importing {len(found)} files"]
     with console.working(lambda: progress[0]):
-        for number, (path, named) in enumerate(found, 1):
-            progress[0] = f"importing file {number} of {len(found)}: {path.name}"
-            row = done.take(path, named, store, original)
-            if not as_json and row:
-                console.write(_rows(row, console.paint))
+        one = partial(outcome, root=place, dry_run=dry_run, original=original)
+        for number, taken in enumerate(_each(one, found), 1):
+            progress[0] = f"importing file {number} of {len(found)}: {found[number - 1][0].name}"
+            done.take(taken)
+            if not as_json and "doc" in taken:
+                console.write(_rows(taken["doc"], console.paint))
     if as_json:
         console.document(done.to_json())
     else:
@@ -60,6 +65,64 @@ def import_(
     for failure in done.failed:
         console.say(f"maka: {failure['message']}", "red")
     return done.code
+
+
+def _each(one: "Callable[[tuple[Path, bool]], Doc]", found: list[tuple[Path, bool]]) -> "Iterator[Doc]":
+    """What became of each, in their order. Of many several are imported at once: most of their time is the disk's."""
+    if len(found) < _MANY:
+        yield from map(one, found)
+        return
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    pool = ProcessPoolExecutor(_AT_ONCE, mp_context=get_context("spawn"), initializer=_undisturbed)
+    try:
+        for item, taken in zip(found, pool.map(one, found), strict=True):
+            # Two files of one session were in each other's way: one after the other they are not.
+            yield one(item) if taken.get("again") else taken
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _undisturbed() -> None:
+    """An interrupt is this process's matter; what the others have begun they finish."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def outcome(item: tuple[Path, bool], *, root: Path, dry_run: bool, original: bool) -> "Doc":
+    """Imports a file: ``{doc}``, ``{skipped}`` or ``{failed, code, again}``. The second of ``item``: a person has named
+    it, so that it is an error if it is nothing to import.
+    """
+    from ..journal.errors import JournalConflict, JournalError, JournalLocked, JournalWriteError, SessionNotFound
+    from ..journal.store import FileStore
+    from ..repair.foreign import EMPTY, opened
+    from ..repair.importing import import_file
+
+    path, named = item
+    try:
+        with opened(path) as file:
+            if file is None:
+                if not named:
+                    return {"skipped": str(path)}
+                return _failed(path, f"{path} is no session file of a tool that is known here", exits.REFUSED)
+            if file.format == EMPTY:
+                return {"doc": {"path": str(path), "format": EMPTY, "bytes": 0, "sessions": []}}
+            store = FileStore(root)
+            report = import_file(file.raw, file.source, file.format, store, dry_run=dry_run, original=original)
+            return {"doc": report.to_json()}
+    except JournalLocked:
+        said = f"{path} is being imported by another process; wait for that one"
+        return {**_failed(path, said, exits.LOCKED), "again": True}
+    except JournalConflict as error:
+        return {**_failed(path, str(error), exits.USAGE), "again": True}
+    except (JournalWriteError, SessionNotFound) as error:
+        return _failed(path, str(error), exits.USAGE)
+    except JournalError as error:
+        return _failed(path, str(error), exits.REFUSED)
+
+
+def _failed(path: Path, message: str, code: int) -> "Doc":
+    return {"failed": {"path": str(path), "message": message}, "code": code}
 
 
 class _Done:
@@ -73,42 +136,15 @@ class _Done:
         self.failed: list[Doc] = []
         self.code = exits.DONE
 
-    def take(self, path: Path, named: bool, store: "FileStore", original: bool) -> "Doc | None":
-        """Imports a file. ``named``: a person has named it, so that it is an error if it is nothing to import."""
-        from ..journal.errors import JournalError, JournalLocked, JournalWriteError, SessionNotFound
-        from ..repair.foreign import EMPTY, opened
-        from ..repair.importing import import_file
-
-        try:
-            with opened(path) as file:
-                if file is None:
-                    if named:
-                        self._fail(path, f"{path} is no session file of a tool that is known here", exits.REFUSED)
-                    else:
-                        self._skipped.append(str(path))
-                    return None
-                if file.format == EMPTY:
-                    doc: Doc = {"path": str(path), "format": EMPTY, "bytes": 0, "sessions": []}
-                else:
-                    report = import_file(
-                        file.raw, file.source, file.format, store, dry_run=self._dry_run, original=original
-                    )
-                    doc = report.to_json()
-        except JournalLocked:
-            self._fail(path, f"{path} is being imported by another process; wait for that one", exits.LOCKED)
-        except (JournalWriteError, SessionNotFound) as error:
-            self._fail(path, str(error), exits.USAGE)
-        except JournalError as error:
-            self._fail(path, str(error), exits.REFUSED)
+    def take(self, taken: "Doc") -> None:
+        if "doc" in taken:
+            self._files.append(taken["doc"])
+        elif "skipped" in taken:
+            self._skipped.append(taken["skipped"])
         else:
-            self._files.append(doc)
-            return doc
-        return None
-
-    def _fail(self, path: Path, message: str, code: int) -> None:
-        self.failed.append({"path": str(path), "message": message})
-        # The worst for whoever scripts it: what could not be written counts more than what could not be read.
-        self.code = code if self.code == exits.DONE else min(self.code, code)
+            self.failed.append(taken["failed"])
+            # What could not be written counts more than what could not be read.
+            self.code = taken["code"] if self.code == exits.DONE else min(self.code, taken["code"])
 
     def to_json(self) -> "Doc":
         return {

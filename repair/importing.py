@@ -5,6 +5,7 @@ comes last, so that where it stands all stand. What is on record already is know
 grown since becomes a fork of what it was, from the last turn that both have on record.
 """
 
+import errno
 import os
 import re
 import shutil
@@ -241,11 +242,22 @@ class _Records:
             names += [] if not os.path.isdir(place / session_id) else filter(pattern.match, os.listdir(place))
         found = [record for name in dict.fromkeys(names) if (record := self._record(name)) is not None]
         for record in sorted(found, key=lambda record: -record.bytes):
-            if record.sha256 == self.digest or (
-                record.bytes < self.raw.size and _digest(self.raw, record.bytes) == record.sha256
-            ):
+            if record.sha256 == self.digest:
                 return record
+            if record.bytes < self.raw.size and _digest(self.raw, record.bytes) == record.sha256:
+                return record
+            if record.bytes > self.raw.size and self._begins(record):
+                return attrs.evolve(record, sha256=self.digest)
         return None
+
+    def _begins(self, record: _Record) -> bool:
+        """Is the file what one that was imported was before it grew? Its own copy tells."""
+        place = blobs.locate(self.store.directory(record.session_id), f"sha256:{record.sha256}")
+        try:
+            with open_source(place) as longer:
+                return _digest(longer, self.raw.size) == self.digest
+        except JournalError:
+            return False
 
     def _record(self, session_id: str) -> _Record | None:
         try:
@@ -426,6 +438,13 @@ class _Making:
                 self._ends[batch.thread, number] = ""
 
 
+class _Late(files.RealFs):
+    """Nobody is told of a session before it is whole: it is synced once, then."""
+
+    def sync(self, fd: int) -> None:
+        pass
+
+
 class _Staging(_Making):
     """Writes the sessions, and moves them into the root. A context: leaving it early leaves nothing in the root."""
 
@@ -477,11 +496,15 @@ class _Staging(_Making):
         session.ts = batch.ts
         place = self._place / session.session_id
         try:
-            files.make_dirs(place)
+            place.mkdir(mode=0o700)
         except OSError as error:
             raise files.write_error(error, place, "create") from None
         self._writers[batch.thread] = JournalWriter.create(
-            place / JOURNAL, Draft("session/header", header), clock=lambda: session.ts, verdict=lambda _: "healthy"
+            place / JOURNAL,
+            Draft("session/header", header),
+            clock=lambda: session.ts,
+            fs=_Late(),
+            verdict=lambda _: "healthy",
         )
 
     def _session_of(self, thread: str) -> str:
@@ -526,6 +549,7 @@ class _Staging(_Making):
             writer.flush()
             session.events = writer.next_seq
             writer.close()
+            self._sync(writer.path)
         if MAIN in self._sessions and original:
             place = self._place / self._sessions[MAIN].session_id
             with blobs.BlobWriter(place) as blob:
@@ -543,6 +567,16 @@ class _Staging(_Making):
             self._move_in(thread, self._sessions[thread].session_id)
         return super().finish(original)
 
+    def _sync(self, path: Path) -> None:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                files.sync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise files.write_error(error, path, "sync") from None
+
     def _move_in(self, thread: str, session_id: str) -> None:
         target = self._records.store.directory(session_id)
         try:
@@ -552,6 +586,12 @@ class _Staging(_Making):
             os.rename(self._place / session_id, target)
             files.sync_dir(target.parent)
         except OSError as error:
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                raise JournalConflict(
+                    f"{target} was made by somebody else meanwhile, so nothing of {self._records.raw.path} was put "
+                    "there; import it again",
+                    path=target,
+                ) from None
             raise files.write_error(error, target, "move a session to") from None
 
     def _put_away(self, target: Path) -> None:

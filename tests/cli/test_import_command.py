@@ -160,3 +160,25 @@ def test_a_file_that_has_grown_adds_what_is_new(maka_: Run, transcript: Path) ->
     shown = maka_("journal", "show", session["session_id"]).out
     assert "list files" in shown
     assert "the last answer" in shown
+
+
+def test_many_files_are_imported_at_once(maka_: Run, tmp_path: Path) -> None:
+    """Also where several are of one session: none is lost, and none is there twice."""
+    place = tmp_path / "many"
+    for number in range(20):
+        folder = place / str(number)
+        folder.mkdir(parents=True)
+        session_id = f"0a0a0a0a-0000-4000-8000-{number // 4:012}"
+        (folder / f"{session_id}.jsonl").write_bytes(claude(further=number % 2 == 1))
+    (place / "bad.jsonl").write_bytes(b"nothing" + bytes([10]))
+    doc = maka_("journal", "import", place, "--json").json
+    assert [file["path"] for file in doc["files"]] == sorted(file["path"] for file in doc["files"])
+    assert (len(doc["files"]), doc["failed"], len(doc["skipped"])) == (20, [], 1)
+    assert doc["sessions"]["created"] >= 5
+    listed = maka_("journal", "list", "--json").json["sessions"]
+    assert len(listed) == doc["sessions"]["created"] + doc["sessions"]["grown"]
+    assert {row["verdict"] for row in listed} == {"healthy"}
+    assert sorted(os.listdir(tmp_path / "root")) == ["sessions"]
+    again = maka_("journal", "import", place, "--json").json
+    assert again["sessions"]["created"] == 0
+    assert len(maka_("journal", "list", "--json").json["sessions"]) == len(listed) + again["sessions"]["grown"]

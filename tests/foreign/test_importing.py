@@ -152,6 +152,14 @@ def test_a_file_that_has_grown_adds_only_what_is_new(take: Any, store: FileStore
     assert everything(store.root).keys() > after.keys()
 
 
+def test_an_older_copy_of_a_file_is_on_record(take: Any, store: FileStore) -> None:
+    take(*WHOLE)
+    before = everything(store.root)
+    assert actions(take(*WHOLE[:5])) == {"": "unchanged"}
+    assert everything(store.root) == before
+    assert actions(take(*WHOLE[:4], prompt("z", "else"))) == {"": "created"}
+
+
 def test_a_file_that_grew_in_its_first_turn_is_made_anew(take: Any, store: FileStore) -> None:
     take(prompt("1", "one"))
     report = take(prompt("1", "one"), answer("1"))
