@@ -50,6 +50,8 @@ _FEW: Final = 64
 _TYPES: Final = 100
 _IDS: Final = 1 << 20
 _STEPS: Final = 50_000_000
+#: Messages that all branches together know of those that they go on from.
+_SHARED: Final = 1 << 20
 #: Keys of a header that a journal's header has a place for, or that say nothing.
 _HEADER: Final = {"type", "version", "id", "createdAt", "cwd"}
 _PLAIN: Final = {"delegationDepth": 0, "isSeeded": False}
@@ -213,6 +215,7 @@ class _Reading:
         self._waiting: dict[int, Place] = {}
         self._queues: dict[str, list[int]] = {}
         self._steps = _STEPS
+        self._shared = _SHARED
         self._told: set[str] = set()
 
     def records(self) -> Iterator[Record]:
@@ -353,8 +356,11 @@ class _Reading:
         if order.fork(seq):
             base = self._logs[(order.now.parent or parent).thread]
             log = self._logs[order.now.thread] = _Log(order.now, model=base.model)
-            stays = [at for at, each in enumerate(base.seqs) if each < seq]
-            log.seqs, log.nodes = [base.seqs[at] for at in stays], [base.nodes[at] for at in stays]
+            # Without them a branch only knows no message to replace.
+            self._shared -= len(base.seqs)
+            if self._shared > 0:
+                stays = [at for at, each in enumerate(base.seqs) if each < seq]
+                log.seqs, log.nodes = [base.seqs[at] for at in stays], [base.nodes[at] for at in stays]
         return True
 
     def _out(self, log: _Log, given: Iterator[Record]) -> Iterator[Record]:

@@ -1,5 +1,6 @@
 """What a model was saying when it was cut off, out of the pieces that DeepSeek Harness logs as they come. No I/O."""
 
+from io import StringIO
 from typing import Final
 
 import attrs
@@ -29,7 +30,8 @@ _BLOCKS: Final = 10_000
 @attrs.define(eq=False)
 class _Block:
     kind: str
-    pieces: list[str] = attrs.Factory(list)
+    #: A list of its many pieces would be many times their size.
+    words: StringIO = attrs.Factory(StringIO)
     call_id: str = ""
     name: str = ""
 
@@ -70,8 +72,8 @@ class Stream:
             whole = mapping(chunk.get("block"))
             block = self._block(chunk, whole.get("type"))
             if block is not None:
-                self.held -= sum(map(len, block.pieces))
-                block.pieces.clear()
+                self.held -= block.words.tell()
+                block.words = StringIO()
                 self._add(block, whole.get("arguments" if block.kind == "tool_call" else "text"))
                 self._name(block, whole)
         elif isinstance(kind, str) and kind in _KINDS:
@@ -100,7 +102,7 @@ class Stream:
 
     def _add(self, block: _Block, piece: object) -> None:
         if isinstance(piece, str) and self.held < _MOST:
-            block.pieces.append(piece)
+            block.words.write(piece)
             self.held += len(piece)
 
     def _name(self, block: _Block, said: JsonObject) -> None:
@@ -110,7 +112,7 @@ class Stream:
     def said(self) -> Blocks:
         """Texts and thoughts so far, those without a word left out."""
         said = [
-            {"kind": block.kind, "text": "".join(block.pieces)}
+            {"kind": block.kind, "text": block.words.getvalue()}
             for _, block in sorted(self.blocks.items())
             if block.kind != "tool_call"
         ]
@@ -119,7 +121,7 @@ class Stream:
     def calls(self) -> list[tuple[str, str]]:
         """Calls so far: their ids, and what was there of them, as text."""
         return [
-            (block.call_id, f"{block.name}({''.join(block.pieces)}")
+            (block.call_id, f"{block.name}({block.words.getvalue()}")
             for _, block in sorted(self.blocks.items())
             if block.kind == "tool_call"
         ]
