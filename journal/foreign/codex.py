@@ -104,8 +104,10 @@ class _Reading:
         self._thread = MAIN
         self._threads = {MAIN}
         self._answer: _Answer | None = None
-        #: Calls of the turn without a result, with their lines; results that were given out before their place.
-        self._open: dict[str, int] = {}
+        #: Calls of the turn without a result; where results of them stand behind what comes next; the lines of those
+        #: that were given out before their place.
+        self._open: set[str] = set()
+        self._awaited: list[Place] = []
         self._early: set[int] = set()
         #: Of the turn: is one open, has its own event told of it, has a model answered, did that want nothing more?
         self._in_turn = self._started = self._answered = self._done = False
@@ -281,8 +283,10 @@ class _Reading:
         answer, self._answer = self._answer, None
         if answer is None:
             return
-        yield from self._before(answer.base)
-        self._open |= answer.calls
+        yield from self._before(answer)
+        self._open |= answer.calls.keys()
+        asked = ((number, key_of(call_id)) for call_id, number in answer.calls.items())
+        self._awaited += [self._plan.late[each] for each in asked if each in self._plan.late]
         self._in_turn = self._answered = True
         self._done = not answer.calls
         yield Response(
@@ -296,19 +300,19 @@ class _Reading:
             if place.line not in self._early:
                 yield self._result(place, answer.base["thread"])
 
-    def _before(self, base: dict[str, Any]) -> Iterator[Record]:
+    def _before(self, answer: _Answer) -> Iterator[Record]:
         """Results of the turn's earlier calls that stand behind this response."""
-        for call_id, number in list(self._open.items()):
-            place = self._plan.late.get((number, key_of(call_id)))
-            if place is not None and place.line not in self._early and place.line > base["place"].line:
+        awaited, self._awaited = self._awaited, []
+        for place in awaited:
+            if place.line > answer.base["place"].line:
                 self._early.add(place.line)
-                yield self._result(place, base["thread"])
+                yield self._result(place, answer.base["thread"])
 
     def _result(self, place: Place, thread: str) -> Result:
         value = at(self._source, place)
         _, payload = opened(value)
         call_id = call_id_of(payload)
-        self._open.pop(call_id, None)
+        self._open.discard(call_id)
         output = payload.get("output")
         given = payload.get("tools") if kind_of(payload) == "tool_search_output" else output
         if kind_of(payload) == "tool_search_output":
@@ -361,14 +365,13 @@ class _Reading:
 
     def _output(self, base: dict[str, Any]) -> Iterator[Record]:
         place = base["place"]
-        if place.line in self._early:
-            return
         if self._answer is not None and not self._tokens.waiting:
             # What it took may stand behind the results.
             self._answer.results.append(place)
             return
         yield from self._flush()
-        yield self._result(place, base["thread"])
+        if place.line not in self._early:
+            yield self._result(place, base["thread"])
 
     def _hosted(self, kind: str, payload: JsonObject, base: dict[str, Any]) -> Note:
         place = base["place"]

@@ -83,7 +83,7 @@ class _Looking:
         elif type_ == "event_msg":
             self._event(number, payload)
         elif type_ == "compacted":
-            self._answering = False
+            self._answering = self._fresh = False
             self._open.clear()
         elif type_ == "turn_context":
             self._answering = False
@@ -132,12 +132,15 @@ class _Looking:
         elif kind == "task_started":
             self.plan.tasks = True
             fresh = self._fresh
+            if not fresh:
+                self._heard()
             self._turn_over()
             self._active = True
             self._boundary = not fresh
         elif kind in ("task_complete", "turn_aborted"):
             self._active = False
             self._boundary = True
+            self._heard()
         elif kind == "agent_message":
             self._answers()
         elif kind == "thread_rolled_back":
@@ -145,11 +148,15 @@ class _Looking:
 
     def _answers(self) -> None:
         self._fresh = False
-        if self._told is not None:
-            self._told.clear()
+        self._heard()
         if not self._answering:
             self._response += 1
             self._answering = True
+
+    def _heard(self) -> None:
+        """What a person says from here on is something new."""
+        if self._told is not None:
+            self._told.clear()
 
     # ------------------------------------------------------------ turns
 
@@ -166,11 +173,8 @@ class _Looking:
             self.plan.forget()
             self._stack.clear()
             self._boundary = True
-        self._told[kind] = self._told.get(kind, 0) + 1
-        if (
-            self._told[kind] == max(self._told.values())
-            and sum(each == self._told[kind] for each in self._told.values()) == 1
-        ):
+        nth = self._told[kind] = self._told.get(kind, 0) + 1
+        if nth > max((others for each, others in self._told.items() if each != kind), default=0):
             self._user(number)
 
     def _user(self, number: int) -> None:
