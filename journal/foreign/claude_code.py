@@ -324,19 +324,16 @@ class _Reading:
         yield from self._let_go(state)
 
     def _once(self, lines: list[tuple[Place, JsonObject]]) -> list[Any]:
-        """The blocks of a response's lines; what some gateways write twice counts once."""
-        out: list[Any] = []
-        seen: set[bytes] = set()
-        for place, line in lines:
-            content = content_of(line)
-            calls = [f"call {call_id_of(block.get('id'))}" for block in blocks_of(line, "tool_use")]
-            told = any(not _is_blank(block) for block in content)
-            digests = {sha256(each.encode("utf-8", "replace")).digest() for each in (calls or [compact(content)])}
-            if told and digests <= seen:
+        """The blocks of a response's lines; what some gateways write again in a later line counts once."""
+        out = list(content_of(lines[0][1]))
+        seen = {_digest(block) for block in out} if len(lines) > 1 else set()
+        for place, line in lines[1:]:
+            blocks = [(_digest(block), block) for block in content_of(line)]
+            new = [block for digest, block in blocks if digest not in seen or _is_blank(block)]
+            if len(new) < len(blocks):
                 self._tell("duplicate_line", "the line repeats what its response has said already", place)
-                continue
-            seen |= digests
-            out += content
+            seen.update(digest for digest, _ in blocks)
+            out += new
         return out
 
     def _moved(self, state: _State, base: dict[str, Any], before: int | None = None) -> Iterator[Record]:
@@ -494,6 +491,10 @@ def _usage(lines: list[JsonObject]) -> JsonObject | None:
 def _told(call: JsonObject) -> str:
     """What a call tells the subagent that it starts."""
     return text(mapping(parse(call["arguments"].encode("utf-8", "replace"))).get("prompt")) or ""
+
+
+def _digest(block: Any) -> bytes:
+    return sha256(compact(block).encode("utf-8", "replace")).digest()
 
 
 def _is_result(block: Any) -> bool:

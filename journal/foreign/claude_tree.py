@@ -39,14 +39,16 @@ _SKIPPED: Final = 0xFFFFFFFF
 
 
 def key_of(value: str) -> int:
-    """Of a long file's many ids only so much is kept."""
-    return int.from_bytes(sha256(value.encode("utf-8", "replace")).digest()[:8], "big")
+    """Of a long file's many ids only so much is kept; for as long as the process lives."""
+    return hash(value)
 
 
 def call_id_of(value: Any) -> str:
     """A call's id as a journal can have it; the same for the call and its result."""
     given = value if isinstance(value, str) else compact(value)
-    return given if len(given) <= MAX_ID else f"{given[:64]}…{key_of(given):016x}"
+    if len(given) <= MAX_ID:
+        return given
+    return f"{given[:64]}…{sha256(given.encode('utf-8', 'replace')).hexdigest()[:16]}"
 
 
 def content_of(value: JsonObject) -> list[Any]:
@@ -71,8 +73,9 @@ def is_interruption(value: JsonObject) -> bool:
 
 def is_output(value: JsonObject) -> bool:
     """Did a model say this? The tool writes errors of the provider in the same place."""
-    synthetic = mapping(value.get("message")).get("model") == _SYNTHETIC or value.get("isApiErrorMessage") is True
-    return value.get("type") == "assistant" and not synthetic
+    if value.get("type") != "assistant" or value.get("isApiErrorMessage") is True:
+        return False
+    return mapping(value.get("message")).get("model") != _SYNTHETIC
 
 
 def origin_of(value: JsonObject) -> str:

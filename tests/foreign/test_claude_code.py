@@ -377,11 +377,11 @@ def test_what_a_gateway_writes_twice_counts_once() -> None:
         answers("a1", "u1", "x", text("same"), usage={"input_tokens": 3, "output_tokens": 1}),
         answers("a2", "a1", "x", text("same"), usage={"input_tokens": 3, "output_tokens": 9}),
         answers("a3", "a2", "x", use("c1", command="ls"), usage={"input_tokens": 3, "output_tokens": 4}),
-        answers("a4", "a3", "x", use("c1", command="ls"), usage={}),
+        answers("a4", "a3", "x", text("same"), use("c1", command="ls"), text("more"), usage={}),
         result("t1", "a4", "c1"),
     )
     [message] = folded.main.of("assistant/message")
-    assert [block["kind"] for block in message["content"]] == ["text", "tool_call"]
+    assert [block["kind"] for block in message["content"]] == ["text", "tool_call", "text"]
     assert message["usage"] == {"input_tokens": 3, "output_tokens": 9}
     assert folded.found("duplicate_line") == [(3, None), (5, None)]
 
@@ -624,6 +624,14 @@ def test_ids_of_any_kind_pair() -> None:
     )
     assert folded.main.results() == ["ok", "ok", "ok"]
     assert folded.codes() == ["open_turn"]
+
+
+def test_a_call_that_is_asked_for_twice_gets_one_result_for_each() -> None:
+    folded = read(
+        says("u1", None, "go"), answers("a1", "u1", "r1", use("c1"), use("c1")), result("t1", "a1", "c1"),
+        result("t2", "a1", "c1"), answers("a2", "t2", "r2", text("done")),
+    )  # fmt: skip
+    assert folded.main.results() == ["ok", "ok"]
 
 
 def test_what_a_provider_ran_itself_is_told() -> None:
