@@ -9,7 +9,7 @@ from ..events import Event, JsonObject
 from ..history import History
 from ..source import Source
 from ..state import State
-from . import claude_code, codex, dsh
+from . import claude_code, codex, dsh, pi
 from .conversion import Batch, Conversion
 from .findings import Report
 from .records import MAIN, Record
@@ -21,6 +21,7 @@ READERS: Final[dict[str, Reader]] = {
     "claude-code": claude_code.read,
     "codex": codex.read,
     "dsh": dsh.read,
+    "pi": pi.read,
 }
 
 
