@@ -395,6 +395,8 @@ class _FirstPass:
                 self._tell("compaction_pointer", "what the compaction has kept is not in this file", place)
         tree.known = {leaf for leaf in self._leaves if leaf in self._uuids}
         tree.subagent = self._spoken == [False, True]
+        if tree._lines and not any(self._spoken):
+            self._report.add("no_conversation", "no line of the file is a message")
         self._threads()
         return tree
 

@@ -302,6 +302,12 @@ def test_a_helpers_file_is_no_conversation() -> None:
     assert len(folded.main.of("x-foreign/line")) == len(WHOLE)
 
 
+def test_a_file_without_messages_is_no_conversation() -> None:
+    folded = read({"type": "summary", "summary": "of another session", "leafUuid": "x"}, {"type": "ai-title"})
+    assert folded.codes() == ["no_conversation"]
+    assert folded.report.kept == {"summary": 1, "ai-title": 1}
+
+
 def test_what_was_typed_meanwhile_is_steering() -> None:
     queued = {"type": "queued_command", "prompt": "and faster"}
     folded = read(*WHOLE[:4], chained("attachment", "q", "t1", attachment=queued), *WHOLE[4:])
