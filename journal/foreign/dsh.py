@@ -299,28 +299,31 @@ class _Reading:
     # ------------------------------------------------------------ lines
 
     def _line(self, line: Line) -> Iterator[Record]:
-        value, type_ = line.value, line.value.get("type")
-        data = mapping(value.get("data"))
-        row = isinstance(type_, str) and type_ in ROWS
-        seq = count(value.get("seq0" if row else "seq"))
-        number = max(1, len(sequence(data.get(ROWS[type_])))) if row and isinstance(type_, str) else 1
-        time = millis(value.get("time0" if row else "time"))
+        value = line.value
+        type_ = value.get("type")
+        type_ = type_ if isinstance(type_, str) else ""
+        data, pieces = mapping(value.get("data")), ROWS.get(type_)
+        seq, time, number = count(value.get("seq")), millis(value.get("time")), 1
+        if pieces is not None:
+            seq, time, number = count(value.get("seq0")), millis(value.get("time0")), len(sequence(data.get(pieces)))
+            steps = sequence(data.get("dt"))
+            if time is not None and {*map(type, steps)} <= {int}:
+                time = millis(time + sum(steps))
+            if not number:
+                self._once("misfit", "the line is a row of pieces, and has none", line)
         if type_ == "session":
             self._once("misfit", "there is a second header; what follows is read as part of the session", line)
-            yield self._keep(line, "session", value, time)
+            yield self._keep(line, type_, value, time)
             return
         if seq is None:
             self._once("misfit", "the line has no number; it is read as the next one", line)
             seq = self._order.now.next
         elif not self._takes(seq, line):
             return
-        self._order.take(seq, number, line.place)
+        self._order.take(seq, max(1, number), line.place)
         log = self._logs[self._order.now.thread]
-        if row and time is not None:
-            time = millis(time + sum(step for step in sequence(data.get("dt")) if step.__class__ is int))
-        event = _Event(line, type_ if isinstance(type_, str) else "", seq, time, data)
-        yield from self._out(log, self._event(log, event))
-        if log.writer.thread == MAIN and self._inherited and seq + number == self._inherited:
+        yield from self._out(log, self._event(log, _Event(line, type_, seq, time, data)))
+        if log.writer.thread == MAIN and seq < self._inherited <= log.writer.next:
             self._waiting.clear()
             self._queues.clear()
             whose = self._parent_session or "another session"
@@ -383,7 +386,8 @@ class _Reading:
             home: Writer | None = writer
             while home is not None and not home.begun:
                 home = home.parent
-            yield attrs.evolve(record, thread=MAIN if home is None else home.thread)
+            thread = MAIN if home is None else home.thread
+            yield record if thread == MAIN else attrs.evolve(record, thread=thread)
 
     def _event(self, log: _Log, event: _Event) -> Iterator[Record]:
         if event.type != "tool/result" and log.held is not None:
@@ -593,6 +597,8 @@ class _Reading:
 
     def _unfinished(self, log: _Log, event: _Event, stream: Stream) -> Iterator[Record]:
         """Calls that were begun, and that the whole message does not have."""
+        if stream.finish in ("stop", "tool-calls"):
+            return
         for call_id, what in stream.calls():
             if _id(call_id) not in log.asked:
                 yield Note(place=event.place, time=event.time, kind="unfinished_call", text=what)
@@ -615,7 +621,7 @@ class _Reading:
         if log.stream.finish is not None:
             yield from self._broken_off(log, note=True)
         stream = log.stream
-        stream.place, stream.time = stream.place or event.place, event.time
+        stream.stands(event.place, event.time)
         if event.type in ROWS:
             stream.row(event.type, event.data)
         else:
@@ -626,7 +632,7 @@ class _Reading:
     def _attempt(self, log: _Log, event: _Event) -> Iterator[Record]:
         yield from self._broken_off(log, note=True)
         stream = log.stream
-        stream.place, stream.time = event.place, event.time
+        stream.stands(event.place, event.time)
         stream.attempt(event.data.get("stream"))
         counted = self._usage(stream.usage, log) or {}
         stream.finish = stream.finish or "error"

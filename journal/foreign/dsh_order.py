@@ -49,8 +49,10 @@ class Writer:
             for column in self._places:
                 del column[:_LINES]
         self._seqs.append(seq)
-        for column, value in zip(self._places, (place.line, place.offset, place.length), strict=True):
-            column.append(value)
+        lines, offsets, lengths = self._places
+        lines.append(place.line)
+        offsets.append(place.offset)
+        lengths.append(place.length)
 
     def find(self, seq: int) -> Place | None:
         """The line that begins with that number."""

@@ -22,9 +22,11 @@ _KINDS: Final = {
     "tool-call-delta": "tool_call",
     "tool-call-chunks": "tool_call",
 }
-#: Characters that are held of one response, and blocks.
+#: Characters that are held of one response, and blocks; lines that are not looked at before they are needed, and bytes.
 _MOST: Final = 8 << 20
 _BLOCKS: Final = 10_000
+_WAITING: Final = 1_000
+_WAITING_BYTES: Final = 1 << 20
 
 
 @attrs.define(eq=False)
@@ -40,6 +42,9 @@ class _Block:
 class Stream:
     """The pieces of one attempt; ``place`` is that of the first. ``finish``: the word for how it ended, if it did;
     ``failure``: why it failed.
+
+    Most lines of a log are pieces, and hardly ever is one of them needed: they are put together when they are asked
+    for.
     """
 
     place: Place | None = None
@@ -47,8 +52,10 @@ class Stream:
     usage: JsonObject | None = None
     finish: str | None = None
     failure: str | None = None
-    blocks: dict[int, _Block] = attrs.Factory(dict)
-    held: int = 0
+    _blocks: dict[int, _Block] = attrs.Factory(dict)
+    _held: int = 0
+    _waiting: list[tuple[str, JsonObject]] = attrs.Factory(list)
+    _bytes: int = 0
 
     def attempt(self, items: object) -> None:
         """The pieces as a later format has them, all in one list."""
@@ -68,61 +75,69 @@ class Stream:
             self.finish = text(reason.get("kind")) or "stop"
             if self.finish in ("error", "aborted"):
                 self.failure = failure_of(reason.get("failure")) or self.finish
-        elif kind == "block-end":
-            whole = mapping(chunk.get("block"))
-            block = self._block(chunk, whole.get("type"))
-            if block is not None:
-                self.held -= block.words.tell()
-                block.words = StringIO()
-                self._add(block, whole.get("arguments" if block.kind == "tool_call" else "text"))
-                self._name(block, whole)
-        elif isinstance(kind, str) and kind in _KINDS:
-            block = self._block(chunk, kind)
-            if block is not None:
-                self._add(block, chunk.get("argumentsDelta" if block.kind == "tool_call" else "text"))
-                self._name(block, chunk)
+        elif isinstance(kind, str):
+            self.row(kind, chunk)
 
-    def row(self, type_: str, data: JsonObject) -> None:
-        block = self._block(data, type_)
-        if block is not None:
-            self._name(block, data)
-            for piece in sequence(data.get(ROWS[type_])):
-                self._add(block, piece)
+    def row(self, kind: str, data: JsonObject) -> None:
+        self._waiting.append((kind, data))
+        if len(self._waiting) >= _WAITING or self._bytes >= _WAITING_BYTES:
+            self._put_together()
+
+    def stands(self, place: Place, time: int | None) -> None:
+        """A line of it stands there."""
+        self.place, self.time = self.place or place, time
+        self._bytes += place.length
+
+    def _put_together(self) -> None:
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        for kind, data in waiting:
+            if kind == "block-end":
+                whole = mapping(data.get("block"))
+                block = self._block(data, whole.get("type"))
+                if block is not None:
+                    self._held -= block.words.tell()
+                    block.words = StringIO()
+                    self._add(block, whole, ("arguments" if block.kind == "tool_call" else "text",))
+            elif (block := self._block(data, kind)) is not None:
+                self._add(block, data, (ROWS[kind],) if kind in ROWS else ("text", "argumentsDelta"))
 
     def _block(self, chunk: JsonObject, kind: object) -> _Block | None:
         index = count(chunk.get("index"))
         if index is None or not isinstance(kind, str) or kind not in _KINDS:
             return None
-        block = self.blocks.get(index)
-        if block is None and len(self.blocks) >= _BLOCKS:
+        block = self._blocks.get(index)
+        if block is None and len(self._blocks) >= _BLOCKS:
             return None
         if block is None or block.kind != _KINDS[kind]:
-            block = self.blocks[index] = _Block(_KINDS[kind])
+            block = self._blocks[index] = _Block(_KINDS[kind])
         return block
 
-    def _add(self, block: _Block, piece: object) -> None:
-        if isinstance(piece, str) and self.held < _MOST:
-            block.words.write(piece)
-            self.held += len(piece)
-
-    def _name(self, block: _Block, said: JsonObject) -> None:
-        block.call_id = text(said.get("id")) or block.call_id
-        block.name = text(said.get("name")) or block.name
+    def _add(self, block: _Block, data: JsonObject, keys: tuple[str, ...]) -> None:
+        block.call_id = text(data.get("id")) or block.call_id
+        block.name = text(data.get("name")) or block.name
+        for key in keys:
+            value = data.get(key)
+            for piece in value if isinstance(value, list) else (value,):
+                if isinstance(piece, str) and self._held < _MOST:
+                    block.words.write(piece)
+                    self._held += len(piece)
 
     def said(self) -> Blocks:
         """Texts and thoughts so far, those without a word left out."""
+        self._put_together()
         said = [
             {"kind": block.kind, "text": block.words.getvalue()}
-            for _, block in sorted(self.blocks.items())
+            for _, block in sorted(self._blocks.items())
             if block.kind != "tool_call"
         ]
         return [block for block in said if block["text"].strip()]
 
     def calls(self) -> list[tuple[str, str]]:
         """Calls so far: their ids, and what was there of them, as text."""
+        self._put_together()
         return [
             (block.call_id, f"{block.name}({block.words.getvalue()}")
-            for _, block in sorted(self.blocks.items())
+            for _, block in sorted(self._blocks.items())
             if block.kind == "tool_call"
         ]
 
