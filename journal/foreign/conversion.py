@@ -98,8 +98,8 @@ class _Thread:
     lost: dict[str, _Call] = attrs.Factory(dict)
     answered: set[str] = attrs.Factory(set)
     messages: dict[int, int] = attrs.Factory(dict)
-    #: By turn: the event that ended it, and whether that stands before a cut.
-    ends: dict[str, tuple[int, bool]] = attrs.Factory(dict)
+    #: By turn: the event that ended it, whether that stands before a cut, and the turn's number.
+    ends: dict[str, tuple[int, bool, int]] = attrs.Factory(dict)
     #: Of the open turn: its name, and where it began.
     key: str | None = None
     opened: Place | None = None
@@ -190,8 +190,8 @@ class Conversion:
                 self._end(parent, self._passed(parent))
                 yield from self._out(parent)
             if (end := parent.ends.get(record.after)) is not None:
-                fork = Fork(parent.name, *end)
-                thread.turn = list(parent.ends).index(record.after) + 1
+                seq, before, thread.turn = end
+                fork = Fork(parent.name, seq, before)
         elif parent is not None and record.kind == "subagent":
             child_of = parent.name
             call = next((each for each in parent.open if each.call_id == record.call_id), None)
@@ -289,7 +289,7 @@ class Conversion:
         seq = self._put(thread, "turn/end", {**self._in_turn(thread), "reason": reason})
         if end.kind != "interrupted":
             seq = self._put(thread, "run/settled", {"run_id": thread.run_id})
-        thread.ends[thread.key or thread.turn_id] = seq, thread.name in self._cuts
+        thread.ends[thread.key or thread.turn_id] = seq, thread.name in self._cuts, thread.turn
         thread.turn_id = None
 
     def _close_step(self, thread: _Thread) -> None:

@@ -11,6 +11,7 @@ from maka.journal import export, legality
 from maka.journal.codec import check_shape, serialize
 from maka.journal.events import Draft, Event
 from maka.journal.foreign import reading
+from maka.journal.foreign.conversion import Batch
 from maka.journal.foreign.findings import Report
 from maka.journal.foreign.records import MAIN
 from maka.journal.history import History
@@ -23,12 +24,16 @@ REAL = os.environ.get("MAKA_FOREIGN")
 
 @attrs.define
 class Thread:
+    """``history`` has what the thread itself says, ``whole`` also what stands before its fork, as ``before`` has it."""
+
     header: dict[str, Any]
     state: State
     history: History
     drafts: list[Draft]
     times: list[int]
     fork: Any
+    before: list[Draft]
+    whole: History
 
     def texts(self) -> list[str]:
         """What a model is told, text by text."""
@@ -79,23 +84,36 @@ def folded(data: bytes | list[Any], format: str, name: str = "file.jsonl") -> Fo
     for batch in reading.batches(BytesSource(data), format, report, name):
         thread = threads.get(batch.thread)
         if thread is None:
-            header = batch.drafts[0].data
-            thread = threads[batch.thread] = Thread(header, State(), History(), [], [], batch.fork)
+            thread = threads[batch.thread] = _opened(batch, threads)
         for draft in batch.drafts:
             if thread.drafts:
                 # The header gets its ids from whoever writes it.
                 check_shape(serialize(draft)[0])
-            # A fork's numbers go on behind its parent's.
-            if thread.drafts and thread.fork is None:
                 thread.state.check(draft)
             event = Event(len(thread.drafts), batch.ts, draft.type, draft.data, "", draft.ignorable)
             thread.state.apply(event)
             thread.history.apply(event)
+            thread.whole.apply(event)
             thread.drafts.append(draft)
             thread.times.append(batch.ts)
     for thread in threads.values():
         assert_legal(thread.history.messages())
+        assert_legal(thread.whole.messages())
     return Folded(report, threads)
+
+
+def _opened(batch: Batch, threads: dict[str, Thread]) -> Thread:
+    """A thread, with what a fork begins with."""
+    before: list[Draft] = []
+    if batch.fork is not None:
+        parent = threads[batch.fork.thread]
+        before = [*parent.before, *parent.drafts[: batch.fork.seq + 1]]
+    thread = Thread(batch.drafts[0].data, State(), History(), [], [], batch.fork, before, History())
+    for seq, draft in enumerate(before):
+        event = Event(seq, batch.ts, draft.type, draft.data, "", draft.ignorable)
+        thread.state.inherit(event)
+        thread.whole.apply(event)
+    return thread
 
 
 def assert_legal(messages: list[Any]) -> None:
