@@ -285,7 +285,7 @@ def test_a_writer_with_an_old_number_makes_a_branch() -> None:
     assert found.main.texts() == ["a", "b", "c", "d"]
     branch = found.threads["branch-1"]
     assert branch.texts() == ["after a change of model", "e"]
-    assert branch.statuses() == ["completed"]
+    assert branch.statuses()[-1:] == ["completed"]
     # It goes on behind the turn that had ended by then.
     assert branch.fork.thread == ""
     assert found.main.drafts[branch.fork.seq].type == "run/settled"
