@@ -714,11 +714,15 @@ if REAL is not None:
     def test_counts_of_real_files(path: Path) -> None:
         """Counted again in another way: what is not there twice, by ids."""
         lines = [json.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
-        calls, results, responses = set(), set(), set()
+        calls, results, responses, prompts, output = set(), set(), set(), 0, dict[str, int]()
         for line in lines:
             content = line.get("message", {}).get("content")
+            if line.get("type") == "user" and not {"isMeta", "isCompactSummary"} & line.keys():
+                said = content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
+                prompts += said != "" and not said.startswith(("<command-", "<local-command-", "[Request interrupted"))
             if line.get("type") == "assistant" and line["message"].get("model") != "<synthetic>":
                 responses.add(line["message"]["id"])
+                output[line["message"]["id"]] = line["message"]["usage"]["output_tokens"]
             for block in content if isinstance(content, list) else []:
                 if block.get("type") == "tool_use":
                     calls.add(block["id"])
@@ -735,5 +739,8 @@ if REAL is not None:
             if not data.get("synthesized")
         }
         assert (len(messages), asked) == (len(responses), calls)
+        assert sum(data["usage"]["output_tokens"] for data in messages) == sum(output.values())
+        origins = [data["source"] for thread in threads for data in thread.of("user/message")]
+        assert origins.count({"kind": "user"}) == prompts
         assert told == results & calls
         assert len(found.found("orphan_result")) == len(results - calls)
