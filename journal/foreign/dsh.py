@@ -18,7 +18,8 @@ from ..shapes import MAX_ID
 from ..source import Part, Source
 from . import lines, zstd
 from .dsh_order import Order, Writer
-from .dsh_stream import ROWS, Stream, failure_of
+from .dsh_stream import ROWS, Stream
+from .dsh_words import END_KINDS, KNOWN, NOTES, SOURCES, STATES, route
 from .findings import ForeignFinding, Report
 from .lines import Line
 from .records import (
@@ -55,69 +56,6 @@ _SHARED: Final = 1 << 20
 #: Keys of a header that a journal's header has a place for, or that say nothing.
 _HEADER: Final = {"type", "version", "id", "createdAt", "cwd"}
 _PLAIN: Final = {"delegationDepth": 0, "isSeeded": False}
-
-_END_KINDS: Final = {
-    "completed": "completed",
-    "aborted": "aborted",
-    "blocked": "blocked",
-    "error": "failed",
-    "max-tokens": "max_tokens",
-    "interrupted": "interrupted",
-}
-#: By the error's code; every other failure is one of the tool.
-_STATES: Final[dict[str, ResultState]] = {
-    "ABORTED_BEFORE_DISPATCH": "not_started",
-    "TOOL_NOT_STARTED": "not_started",
-    "TOOL_OUTCOME_UNKNOWN": "unknown",
-    "ABORTED": "cancelled",
-}
-#: Types that stand for nothing in a conversation.
-_KNOWN: Final = frozenset(
-    """
-    agent/inbox/spliced agent-preset/selected approval/policy sandbox/mode permission/preset plan/mode compaction/start
-    compaction/summary compaction/prune goal/change hook/invoked llm/retry-started mode/set request/context
-    request/header-delta schedule/change session-log-deepseek/delivery-accepted session/end-seed
-    session/title-llm-request subagent/descriptor subagent/model-selection-policy team/member team/task
-    team/message/queued team/message/delivered todo/write tool-workflow/run-start tool-workflow/agent-start
-    tool-workflow/agent-end tool-workflow/run-end web/deepseek-search-llm-request
-    """.split()
-)
-
-
-def _of_hook(data: JsonObject) -> str | None:
-    why = text(data.get("stderrSummary"))
-    return None if why is None else f"{data.get('point')}, {data.get('decision')}: {why}"
-
-
-def _of_retry(data: JsonObject) -> str | None:
-    return failure_of(data.get("failure"))
-
-
-def _of_asked(data: JsonObject) -> str | None:
-    tool, reason = text(data.get("toolName")), text(data.get("reason"))
-    return tool if reason is None else f"{tool}: {reason}"
-
-
-def _of_command(data: JsonObject) -> str | None:
-    name, args = text(data.get("name")), data.get("args")
-    return None if name is None else f"/{name} {args.strip() if isinstance(args, str) else ''}".rstrip()
-
-
-def _value_of(key: str) -> Callable[[JsonObject], str | None]:
-    return lambda data: text(data.get(key))
-
-
-#: Types that a person is told of, and what of them; where that says nothing they are kept.
-_NOTES: Final[dict[str, Callable[[JsonObject], str | None]]] = {
-    "approval/asked": _of_asked,
-    "approval/decided": _value_of("outcome"),
-    "command/done": _value_of("text"),
-    "command/run": _of_command,
-    "compaction/end": _value_of("error"),
-    "feedback/record": _value_of("text"),
-    "hook/result": _of_hook,
-    "llm/retry": _of_retry,
-}
 
 
 def generation(directory: str | os.PathLike[str]) -> tuple[Path | None, list[Path]]:
@@ -278,7 +216,7 @@ class _Reading:
             if number == _PEEKED:
                 break
             data = mapping(line.value.get("data"))
-            found = _route(str(line.value.get("type")), data)
+            found = route(str(line.value.get("type")), data)
             if found[0] is not None:
                 return found
         return None, None
@@ -396,13 +334,13 @@ class _Reading:
         if handler is not None:
             yield from handler(self, log, event)
             return
-        told = _NOTES[event.type](event.data) if event.type in _NOTES else None
+        told = NOTES[event.type](event.data) if event.type in NOTES else None
         if told is not None:
             if event.type == "llm/retry":
                 yield from self._broken_off(log, note=True)
             yield Note(place=event.place, time=event.time, kind=event.type, text=told)
             return
-        if event.type not in _KNOWN and event.type not in _NOTES:
+        if event.type not in KNOWN and event.type not in NOTES:
             self._unheard(event)
         elif event.type == "agent/inbox/spliced":
             self._spliced(event)
@@ -461,14 +399,14 @@ class _Reading:
         reason = event.data.get("reason")
         told = {"kind": reason} if isinstance(reason, str) else mapping(reason)
         word = text(told.get("kind")) or "?"
-        kind = _END_KINDS.get(word)
+        kind = END_KINDS.get(word)
         if kind is None:
             self._tell("misfit", f"the turn ended in a way that is not known: {_short(word)}", event.line)
         cause, error = mapping(told.get("reason")), mapping(told.get("error"))
         end = End(
             place=event.place,
             time=event.time,
-            kind=kind or "aborted",  # type: ignore[arg-type]
+            kind=kind or "aborted",
             source=text(cause.get("kind")),
             failure_class=text(error.get("code")),
             message=text(error.get("message")) or text(cause.get("reason")) or (None if kind else word),
@@ -496,7 +434,7 @@ class _Reading:
 
     def _user(self, log: _Log, event: _Event) -> Iterator[Record]:
         message = mapping(event.data.get("message")) or event.data
-        kind = text(mapping(message.get("source")).get("kind")) or _SOURCES.get(event.type, "user")
+        kind = text(mapping(message.get("source")).get("kind")) or SOURCES.get(event.type, "user")
         node = _Node("system" if event.type == "system/message" else "user", event.place)
         content = self._blocks(message.get("content"), event)
         span = self._span(log, event)
@@ -688,7 +626,7 @@ class _Reading:
         call_id = _id(block.get("toolCallId")) or _id(mapping(message.get("source")).get("callId")) or ""
         code = text(mapping(event.data.get("error")).get("code")) or ""
         failed = block.get("isError") is True or bool(code)
-        state: ResultState = _STATES.get(code, "error") if failed else "ok"
+        state: ResultState = STATES.get(code, "error") if failed else "ok"
         held = log.held
         if held is not None and held.call_id == call_id and state == "not_started":
             log.held = None
@@ -739,7 +677,7 @@ class _Reading:
             yield Setting(place=event.place, time=event.time, patch={"name": title})
 
     def _request(self, log: _Log, event: _Event) -> Iterator[Record]:
-        model, _ = _route(event.type, event.data)
+        model, _ = route(event.type, event.data)
         if model is not None and model != log.model:
             log.model = model
             yield Setting(place=event.place, time=event.time, patch={"model": model})
@@ -804,7 +742,6 @@ class _Reading:
         return said(compact(value))
 
 
-_SOURCES: Final = {"system/message": "system", "steering/message": "steering"}
 _Handler = Callable[[_Reading, _Log, _Event], Iterator[Record]]
 _HANDLERS: Final[dict[str, _Handler]] = {
     "turn/start": _Reading._turn_start,
@@ -826,17 +763,6 @@ _HANDLERS: Final[dict[str, _Handler]] = {
     "request/header": _Reading._request,
     "request/context": _Reading._request,
 }
-
-
-def _route(type_: str, data: JsonObject) -> tuple[str | None, str | None]:
-    """Model and provider that a line names."""
-    if type_ == "request/header":
-        data = mapping(mapping(data.get("header")).get("config"))
-    elif type_ == "assistant/message":
-        data = mapping(mapping(data.get("message")).get("source"))
-    elif type_ != "request/context":
-        return None, None
-    return text(data.get("model")), text(data.get("provider"))
 
 
 def _inner_call(data: JsonObject) -> str:
