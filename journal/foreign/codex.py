@@ -1,8 +1,8 @@
 """Codex rollouts: what the provider saw beside what the interface showed, never both. No I/O of its own.
 
 A person's words are taken from events where the file has any, answers, calls and results from the provider's items. A
-response is what stands up to the next results or count of tokens. What a fork or a subagent was given of its parent is
-part of its conversation, and counts for no usage.
+response is what stands up to the next results or count of tokens. What was copied from a parent into the file of a fork
+or a subagent is the parent's: a thread of its own, and no part of this conversation nor of its usage.
 """
 
 import re
@@ -16,7 +16,7 @@ from ..events import Blocks, JsonObject
 from ..source import Source
 from . import codex_items as items
 from .codex_items import CALLS, HOSTED, OUTPUTS, Content, call_id_of, key_of, kind_of, opened, role_of
-from .codex_plan import Plan, look
+from .codex_plan import COPIED, SHOWN, Plan, look
 from .findings import Report
 from .lines import Line, at, objects
 from .records import (
@@ -81,14 +81,14 @@ def read(source: Source, report: Report, name: str) -> Iterator[Record]:
 
 @attrs.define(eq=False)
 class _Answer:
-    """A response that is being collected: where it began, its calls by id with their lines, and where results of it
+    """A response that is being collected: where it began, its calls by id with their places, and where results of it
     stand that have been passed over already.
     """
 
     base: dict[str, Any]
     content: Blocks = attrs.Factory(list)
     message_id: str | None = None
-    calls: dict[str, int] = attrs.Factory(dict)
+    calls: dict[str, Place] = attrs.Factory(dict)
     results: list[Place] = attrs.Factory(list)
 
 
@@ -100,7 +100,9 @@ class _Reading:
         self._content = Content(report)
         self._tokens = _Tokens()
         self._plan = Plan()
-        self._begun = False
+        self._begun = self._own = False
+        #: The session that this one was begun from.
+        self._parent: str | None = None
         self._thread = MAIN
         self._threads = {MAIN}
         self._answer: _Answer | None = None
@@ -113,8 +115,6 @@ class _Reading:
         self._in_turn = self._started = self._answered = self._done = False
         #: What the turn ends with, once something comes that ends it.
         self._ending: End | None = None
-        #: Images of the item of a user that was passed over last.
-        self._shown: Blocks = []
         self._model: str | None = None
         self._cwd: str | None = None
         self._unknown: dict[str, Place] = {}
@@ -146,6 +146,9 @@ class _Reading:
         number = base["place"].line
         if not self._begun:
             yield from self._begin(type_, payload, base)
+        elif not self._own:
+            yield from self._copied(number, type_, payload, base)
+            base = {**base, "thread": self._thread}
         if type_ == "response_item":
             yield from self._item(number, line.value, payload, base)
         elif type_ == "event_msg":
@@ -156,8 +159,6 @@ class _Reading:
             if type_ == "turn_context":
                 yield from self._context(payload, base)
             yield self._kept(line.value, base)
-        if number == self._plan.inherited:
-            yield from self._own(base)
 
     # ------------------------------------------------------------ the session
 
@@ -173,6 +174,8 @@ class _Reading:
             session_id = found[1]
         spawned = mapping(mapping(mapping(payload.get("source")).get("subagent")).get("thread_spawn"))
         agents = (given.get(key) for given in (payload, spawned) for key in ("agent_nickname", "agent_role"))
+        given = (payload.get("forked_from_id"), payload.get("parent_thread_id"), spawned.get("parent_thread_id"))
+        self._parent = next((each for each in map(items.message_id, given) if each is not None), None)
         self._cwd = self._plan.cwd or text(payload.get("cwd"))
         yield Begin(
             **base,
@@ -183,11 +186,24 @@ class _Reading:
             agent=next((agent for agent in agents if text(agent)), None),
         )
 
-    def _own(self, base: dict[str, Any]) -> Iterator[Record]:
-        """Behind the last line that is a copy of a parent's."""
-        yield from self._flush()
-        yield from self._end(base, passed=True)
-        yield Note(**base, kind="copied", text="What stands above was copied from the session that this one began in.")
+    def _copied(self, number: int, type_: str, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
+        """Behind the first line: is this what a parent said, or the first that is the session's own?"""
+        if number > self._plan.inherited:
+            yield from self._flush()
+            yield from self._end(base, passed=True)
+            self._own, self._thread = True, MAIN
+            self._model = self._plan.model or self._model
+        elif COPIED not in self._threads:
+            place = base["place"]
+            message = (
+                f"what stands up to line {self._plan.inherited} was copied from the session that this one began in"
+            )
+            self._report.add("copied_lines", message, place.line, place.offset, place.length)
+            self._threads.add(COPIED)
+            self._thread = COPIED
+            meta = payload if type_ == "session_meta" else {}
+            session_id, cwd = items.message_id(meta.get("id")) or self._parent, text(meta.get("cwd"))
+            yield Begin(**{**base, "thread": COPIED}, kind="branch", parent=MAIN, session_id=session_id, cwd=cwd)
 
     def _context(self, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
         yield from self._flush()
@@ -201,7 +217,6 @@ class _Reading:
 
     def _prompt(self, number: int, content: Blocks, message_id: str | None, base: dict[str, Any]) -> Iterator[Record]:
         yield from self._flush()
-        self._shown = []
         if number in self._plan.steering:
             yield Said(**base, content=content, message_id=message_id)
             return
@@ -213,7 +228,7 @@ class _Reading:
         if thread not in self._threads:
             self._threads.add(thread)
             after = self._plan.branches[thread]
-            parent = self._plan.thread(after)
+            parent = self._plan.base(number) if after is None else self._plan.thread(after)
             yield Begin(**base, kind="branch", parent=parent, after=None if after is None else _turn(after))
         self._thread = thread
         yield Prompt(**base, turn=_turn(number), content=content, message_id=message_id)
@@ -262,7 +277,8 @@ class _Reading:
         if number not in self._plan.back:
             return
         self._turn_over()
-        self._thread = self._plan.thread(self._plan.back[number])
+        back = self._plan.back[number]
+        self._thread = self._plan.base(number) if back is None else self._plan.thread(back)
         place = base["place"]
         message = f"the last {count(payload.get('num_turns'))} turns were taken back here"
         self._report.add("rewound", message, place.line, place.offset, place.length)
@@ -275,7 +291,6 @@ class _Reading:
             yield from self._flush()
         if self._answer is None:
             self._answer = _Answer(base)
-        self._shown = []
         if self._ending is not None and self._ending.kind == "failed":
             self._ending = None
 
@@ -284,14 +299,15 @@ class _Reading:
         if answer is None:
             return
         yield from self._before(answer)
-        self._open |= answer.calls.keys()
-        asked = ((number, key_of(call_id)) for call_id, number in answer.calls.items())
+        self._open.update(answer.calls)
+        asked = ((place.line, key_of(call_id)) for call_id, place in answer.calls.items())
         self._awaited += [self._plan.late[each] for each in asked if each in self._plan.late]
         self._in_turn = self._answered = True
         self._done = not answer.calls
         yield Response(
             **answer.base,
             content=answer.content,
+            places=answer.calls,
             message_id=answer.message_id,
             usage=self._tokens.take(),
             model=self._model,
@@ -339,7 +355,7 @@ class _Reading:
             block = items.call(payload)
             self._add([block])
             assert self._answer is not None
-            self._answer.calls[block["call_id"]] = number
+            self._answer.calls[block["call_id"]] = base["place"]
         elif kind == "reasoning":
             yield from self._collect(base)
             self._add(items.thinking(payload))
@@ -354,8 +370,8 @@ class _Reading:
                 yield self._hosted(kind, payload, base)
             elif kind == "agent_message" and (told := items.told(payload)):
                 yield Said(**base, content=said(told), source="agent")
-            elif role == "user":
-                self._user_item(payload, base)
+            elif role == "user" and items.tells_of_abort(payload):
+                self._abort(base)
             yield self._kept(value, base)
 
     def _add(self, content: Blocks, message_id: str | None = None) -> None:
@@ -379,14 +395,6 @@ class _Reading:
         what = payload.get("action") or payload.get("revised_prompt") or payload.get("status") or ""
         return Note(**base, kind="hosted_tool", text=f"{kind}: {compact(what)}")
 
-    def _user_item(self, payload: JsonObject, base: dict[str, Any]) -> None:
-        if items.tells_of_abort(payload):
-            self._abort(base)
-        parts = [mapping(part) for part in sequence(payload.get("content"))]
-        quiet = Content(Report())
-        shown = [quiet.image(part.get("image_url"), base["place"]) for part in parts if part.get("image_url")]
-        self._shown = [block for blocks in shown for block in blocks if block["kind"] == "image"]
-
     # ------------------------------------------------------------ events
 
     def _event(self, number: int, value: JsonObject, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
@@ -394,23 +402,23 @@ class _Reading:
         if number in self._plan.prompts or number in self._plan.steering:
             whole = items.user_item(payload)
             content = (
-                self._of_person(payload, base["place"])
+                self._of_person(number, payload, base["place"])
                 if whole is None
                 else self._content.of(whole.get("content"), base["place"])
             )
             yield from self._prompt(number, content, None, base)
             return
         if kind == "token_count":
-            yield from self._count(number, payload)
+            yield from self._count(payload)
         elif kind in ("task_started", "task_complete", "turn_aborted"):
             yield from self._task(kind, payload, base)
-        elif kind == "agent_message" and not self._plan.spoken:
+        elif number in self._plan.alone:
             yield from self._collect(base)
-            self._add(self._content.of(payload.get("message"), base["place"]))
-            return
-        elif kind == "agent_reasoning" and not self._plan.thought:
-            yield from self._collect(base)
-            self._add([{"kind": "thinking", "text": compact(payload.get("text", ""))}])
+            shown = payload.get(SHOWN[kind])
+            if kind == "agent_message":
+                self._add(self._content.of(shown, base["place"]))
+            else:
+                self._add([{"kind": "thinking", "text": compact("" if shown is None else shown)}])
             return
         elif kind == "thread_rolled_back":
             yield from self._roll_back(number, payload, base)
@@ -424,31 +432,28 @@ class _Reading:
             yield Note(**base, kind="api_error", text=told)
         yield self._kept(value, base)
 
-    def _of_person(self, payload: JsonObject, place: Place) -> Blocks:
+    def _of_person(self, number: int, payload: JsonObject, place: Place) -> Blocks:
         content = self._content.of(payload.get("message"), place)
-        urls = sequence(payload.get("images"))
-        paths = sequence(payload.get("local_images"))
-        if paths and self._shown:
-            return content + self._shown
-        return content + [block for url in [*urls, *paths] for block in self._content.image(url, place)]
+        item = self._plan.images.get(number)
+        if item is None:
+            urls = [*sequence(payload.get("images")), *sequence(payload.get("local_images"))]
+        else:
+            parts = sequence(opened(at(self._source, item))[1].get("content"))
+            urls = [url for part in parts if (url := mapping(part).get("image_url"))]
+        return content + [block for url in urls for block in self._content.image(url, place)]
 
-    def _count(self, number: int, payload: JsonObject) -> Iterator[Record]:
-        self._tokens.count(mapping(payload.get("info")), copied=number <= self._plan.inherited)
+    def _count(self, payload: JsonObject) -> Iterator[Record]:
+        self._tokens.count(mapping(payload.get("info")), copied=self._thread != MAIN and not self._own)
         if self._answer is not None and self._tokens.waiting:
             yield from self._flush()
 
     def _compacted(self, value: JsonObject, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
         yield from self._flush()
         self._open.clear()
-        summary = text(payload.get("message")) or "\n\n".join(
-            f"{each['role']}: {items.told(each)}"
-            for each in sequence(payload.get("replacement_history"))
-            if isinstance(each, dict) and role_of(each) and items.told(each)
-        )
+        summary = items.replacement(payload)
         if summary:
             yield Compaction(**base, summary=said(summary))
-        else:
-            yield self._kept(value, base)
+        yield self._kept(value, base)
 
     # ------------------------------------------------------------ lines that stand for nothing
 
