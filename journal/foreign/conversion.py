@@ -18,7 +18,7 @@ from ..wording import UNKNOWN_ERROR, not_started, unknown_outcome
 from . import records
 from .findings import Report
 from .records import MAIN, Place, Record
-from .values import said
+from .values import said, storable
 
 #: Of a call whose body was never entered, where the format proves it.
 _NOT_STARTED: Final = {"name": "ToolNotStartedError", "code": "TOOL_NOT_STARTED"}
@@ -392,7 +392,9 @@ class Conversion:
         self._put(thread, "assistant/message", data)
         for block in record.content:
             if block["kind"] == "tool_call":
-                thread.open.append(self._call(thread, block["call_id"], block["name"], block["arguments"], record))
+                call_id = block["call_id"]
+                place = record.places.get(call_id, record.place)
+                thread.open.append(self._call(thread, call_id, block["name"], block["arguments"], place))
         thread.done = not thread.open
         if record.interrupted:
             for call in list(thread.open):
@@ -405,15 +407,15 @@ class Conversion:
             self._put(thread, "request/header", {**self._in_step(thread), "reason": reason, "header": header})
         thread.requested, thread.first_of_run = header, False
 
-    def _call(self, thread: _Thread, call_id: str, name: str, arguments: str, record: Record) -> _Call:
+    def _call(self, thread: _Thread, call_id: str, name: str, arguments: str, place: Place) -> _Call:
         assert thread.turn_id is not None
         operation_id, turn_id = self._id("operation"), thread.turn_id
-        return _Call(call_id, operation_id, name, thread.step, turn_id, thread.run_id, record.place, arguments)
+        return _Call(call_id, operation_id, name, thread.step, turn_id, thread.run_id, place, arguments)
 
     def _dispatch(self, thread: _Thread, record: records.Dispatch) -> None:
         call = next((each for each in thread.open if each.call_id == record.call_id and each.seq is None), None)
         if call is None and record.name and thread.step_open:
-            call = self._call(thread, record.call_id, record.name, record.arguments or "{}", record)
+            call = self._call(thread, record.call_id, record.name, record.arguments or "{}", record.place)
             call.asked = False
             thread.open.append(call)
         if call is not None:
@@ -521,7 +523,7 @@ class Conversion:
         self._put(thread, "session/note", {**data, "text": record.text})
 
     def _kept(self, thread: _Thread, record: records.Kept) -> None:
-        data = {"format": self._format, "line": record.place.line, "type": record.type, "value": record.value}
+        data = {"format": self._format, "line": record.place.line, "type": record.type, "value": storable(record.value)}
         self._put(thread, "x-foreign/line", data, ignorable=True)
 
 

@@ -4,6 +4,7 @@ A record belongs to a ``thread``: the session itself is ``""``; what was withdra
 subagent's run have threads of their own, each opened by a ``Begin``. Contents are blocks of the journal's format.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 import attrs
@@ -88,6 +89,8 @@ class Response(Record):
     model: str | None = None
     provider: str | None = None
     interrupted: bool = False
+    #: By id: calls that stand on lines of their own.
+    places: Mapping[str, Place] = attrs.Factory(dict)
 
 
 @attrs.frozen(kw_only=True)
