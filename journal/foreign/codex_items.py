@@ -1,6 +1,7 @@
 """What a line of a Codex rollout is, and what its items hold, as blocks of a journal. No I/O."""
 
 import re
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any, Final
 
@@ -75,6 +76,17 @@ def told(payload: JsonObject) -> str:
     return "\n".join(each for each in texts if isinstance(each, str))
 
 
+def thoughts(payload: JsonObject) -> Iterator[tuple[str, str]]:
+    """What reasoning holds, part by part: the event that tells of such a part, and its text."""
+    for event, key in (("agent_reasoning", "summary"), ("agent_reasoning_raw_content", "content")):
+        for part in sequence(payload.get(key)):
+            yield event, _text_of(part)
+
+
+def shows_image(payload: JsonObject) -> bool:
+    return any(text(mapping(part).get("image_url")) for part in sequence(payload.get("content")))
+
+
 def put_in(payload: JsonObject) -> bool:
     """Has the tool put this into the user's mouth?"""
     spoken = told(payload)
@@ -97,6 +109,13 @@ def call_id_of(payload: JsonObject) -> str:
 
 def short(value: str) -> str:
     return value if len(value) <= MAX_ID else f"{value[:64]}…{key_of(value):016x}"
+
+
+def replacement(payload: JsonObject) -> str:
+    """What a model is given in place of what was compacted."""
+    history = [mapping(each) for each in sequence(payload.get("replacement_history"))]
+    spoken = (f"{each['role']}: {told(each)}" for each in history if role_of(each) and told(each))
+    return text(payload.get("message")) or "\n\n".join(spoken)
 
 
 def message_id(value: Any) -> str | None:
@@ -126,10 +145,8 @@ def call(payload: JsonObject) -> JsonObject:
 
 
 def thinking(payload: JsonObject) -> Blocks:
-    """Reasoning as text: what was thought where it is readable, else the summary. What is sealed stays sealed."""
-    whole = [_text_of(part) for part in sequence(payload.get("content"))]
-    texts = whole or [_text_of(part) for part in sequence(payload.get("summary"))]
-    block: JsonObject = {"kind": "thinking", "text": "\n\n".join(texts)}
+    """Reasoning as text, its summary before what was thought itself. What is sealed stays sealed."""
+    block: JsonObject = {"kind": "thinking", "text": "\n\n".join(thought for _, thought in thoughts(payload))}
     if (sealed := text(payload.get("encrypted_content"))) is not None:
         block["encrypted_content"] = sealed
     return [block]

@@ -28,6 +28,7 @@ CODES: Final[dict[str, Code]] = {
     "leaf_disputed": Code(
         "warning", "an import takes the branch that holds the conversation, and makes a fork of the other"
     ),
+    "copied_lines": Code("info", "nothing to do; an import makes a session of its own of them"),
     "rewound": Code("info", "an import makes a fork of what was withdrawn"),
     "assistant_siblings": Code("warning", "nothing to do; both answers are kept in the order of the file"),
     "missing_parent": Code("warning", "nothing to do; the lines are read in the order of the file"),

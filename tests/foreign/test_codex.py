@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from maka.journal import export
 from support.foreign import REAL, Folded, folded, real
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
@@ -183,12 +184,21 @@ def test_reasoning_is_text_and_what_is_sealed_has_a_key_of_its_own() -> None:
     found = read(
         meta(), *says("go"), *thinks("short", encrypted_content="sealed"),
         item("reasoning", summary=[], content=[{"type": "reasoning_text", "text": "long"}], encrypted_content=None),
+        item("reasoning", summary=[{"type": "summary_text", "text": "in short"}], content=[{"text": "at length"}]),
     )  # fmt: skip
     (message,) = found.main.of("assistant/message")
     assert message["content"] == [
         {"kind": "thinking", "text": "short", "encrypted_content": "sealed"},
         {"kind": "thinking", "text": "long"},
+        {"kind": "thinking", "text": "in short\n\nat length"},
     ]
+    history = found.main.history.messages()
+    sent = [
+        export.anthropic(history, keep_thinking=True),
+        export.openai_chat(history),
+        export.openai_responses(history),
+    ]
+    assert "sealed" not in json.dumps(sent)
 
 
 def test_what_a_provider_runs_itself_is_told_and_no_call() -> None:
@@ -258,6 +268,32 @@ def test_without_items_events_tell_what_was_answered() -> None:
     )  # fmt: skip
     assert kinds(found) == [["thinking", "text"]]
     assert found.main.statuses() == ["completed"]
+
+
+def test_an_event_without_its_item_tells_what_was_said() -> None:
+    alone, thought = event("agent_message", message="only shown"), event("agent_reasoning", text="seen")
+    found = read(
+        meta(), *says("one"), *answers("a"), *says("two"), thought, alone, context(), *answers("b"),
+        *says("three"), *reversed(answers("c")), *thinks("hm"),
+    )  # fmt: skip
+    assert found.main.texts() == ["one", "a", "two", "only shown", "b", "three", "c"]
+    assert kinds(found) == [["text"], ["thinking", "text"], ["text"], ["text", "thinking"]]
+
+
+def test_an_event_and_its_item_may_differ() -> None:
+    shown, held = answers("blanked in the item")
+    held["payload"]["content"][0]["text"] = "blanked"
+    found = read(meta(), *says("one"), shown, held)
+    assert found.main.texts() == ["one", "blanked"]
+
+
+def test_a_turn_of_which_no_event_tells_what_was_said() -> None:
+    found = read(
+        meta(), started("t1"), *says("one"), *answers("a"), complete("t1"),
+        started("t2"), user("<environment_context>x</environment_context>"), user("two"), *answers("b"), complete("t2"),
+    )  # fmt: skip
+    assert found.main.texts() == ["one", "a", "two", "b"]
+    assert found.main.statuses() == ["completed", "completed"]
 
 
 def test_a_message_that_two_events_tell_of_is_one() -> None:
@@ -413,20 +449,62 @@ def test_what_is_counted_behind_the_last_response_is_told() -> None:
 # ---------------------------------------------------------------- other sessions' lines
 
 
-def test_what_was_copied_from_a_parent_counts_for_no_usage() -> None:
-    spawn = {"subagent": {"thread_spawn": {"parent_thread_id": "p", "agent_nickname": "Ada"}}}
-    copied = [*says("parent's"), call("c0", "spawn_agent"), tokens(100, 10, 100, 10)]
-    own = [event("user_message", 20, message="child's"), *(answers("a")), tokens(130, 12, 30, 2)]
-    for each in own:
-        each["timestamp"] = "2026-02-01T10:00:21.000Z"
+SPAWNED = {"subagent": {"thread_spawn": {"parent_thread_id": "p", "agent_nickname": "Ada"}}}
+
+
+def at(second: int, *lines: Any) -> list[Any]:
+    """All of them written in the same moment."""
+    return [{**each, "timestamp": f"2026-02-01T10:00:{second:02}.000Z"} for each in lines]
+
+
+def test_what_was_copied_from_a_parent_is_a_thread_of_its_own() -> None:
     other = line("session_meta", {"id": "p", "cwd": "/p"}, 1)
-    found = read(meta(10, source=spawn), other, *copied, *own)
+    copied = [other, *says("parent's"), *answers("hm"), call("c0", "spawn_agent"), tokens(100, 10, 100, 10)]
+    own = at(21, event("user_message", message="child's"), event("agent_message", message="a"), tokens(130, 12, 30, 2))
+    found = read(meta(10, source=SPAWNED), *copied, *own)
     assert found.main.header["imported_from"]["session_id"] == ID
     assert found.main.header["cwd"] == "/w"
-    assert said(found) == ["parent's", "child's"]
-    assert found.main.statuses() == ["interrupted", "completed"]
-    assert usages(found) == [None, (30, 2)]
-    assert [data["kind"] for data in found.main.of("session/note")] == ["copied"]
+    assert said(found) == ["child's"]
+    assert found.main.texts() == ["child's", "a"]
+    assert found.main.statuses() == ["completed"]
+    assert found.main.state.usage_row()["input_tokens"] == 30
+    assert found.found("copied_lines") == [(2, None)]
+    assert found.codes() == ["copied_lines"]
+    thread = found.threads["copied"]
+    assert thread.header["imported_from"]["session_id"] == "p"
+    assert thread.texts() == ["parent's", "hm"]
+    assert thread.state.usage_row()["input_tokens"] == 0
+    assert thread.statuses() == ["interrupted"]
+
+
+def test_a_copy_that_was_written_anew() -> None:
+    other = line("session_meta", {"id": "p"})
+    talk = [started("t0"), *says("parent's"), *answers("hm"), tokens(100, 10, 100, 10)]
+    mine = [started("t1"), *says("mine"), *answers("a"), tokens(130, 12, 30, 2), complete("t1")]
+    forked = read(meta(10, forked_from_id="p"), *at(10, other, *talk, complete("t0")), *at(40, *mine))
+    assert (said(forked), forked.main.statuses()) == (["mine"], ["completed"])
+    assert forked.threads["copied"].texts() == ["parent's", "hm"]
+    # A subagent's own prompt is written in the same moment as the copy.
+    spawned = read(
+        meta(10, source=SPAWNED), *at(10, other, *talk, call("c0", "spawn_agent"), *mine[:3]), *at(20, *mine[3:])
+    )
+    assert (said(spawned), spawned.main.statuses()) == (["mine"], ["completed"])
+    assert spawned.threads["copied"].texts() == ["parent's", "hm"]
+    assert [each.state.usage_row()["input_tokens"] for each in (forked.main, spawned.main)] == [30, 30]
+
+
+def test_old_times_alone_are_no_copy() -> None:
+    found = read(meta(10), *says("one"), *answers("a"), meta(12), *says("two", 13), *answers("b"))
+    assert (list(found.threads), said(found)) == ([""], ["one", "two"])
+
+
+def test_a_rollback_takes_nothing_from_what_was_copied() -> None:
+    back = event("thread_rolled_back", 24, num_turns=5)
+    own = at(21, *says("mine"), *answers("a"))
+    found = read(meta(10, source=SPAWNED), *says("parent's"), *answers("hm"), *own, back, *at(25, *says("again")))
+    assert said(found) == ["again"]
+    assert found.threads["copied"].texts() == ["parent's", "hm"]
+    assert found.threads[f"rolled-back:{2 + 4 + 4}"].texts() == ["mine", "a"]
 
 
 def test_a_compaction_is_its_summary() -> None:
@@ -501,8 +579,10 @@ def test_images_of_a_prompt() -> None:
     found = read(meta(), local, *answers("a"))
     assert said(found) == ["here", "[image: /tmp/a.png]"]
     assert found.found("image_elsewhere") == [(2, None)]
-    found = read(meta(), user("here", {"type": "input_image", "image_url": URL}), local, *answers("a"))
-    assert [block["kind"] for block in found.main.of("user/message")[0]["content"]] == ["text", "image"]
+    shown = user("here", {"type": "input_image", "image_url": URL})
+    for lines in ((shown, local), (local, shown)):
+        found = read(meta(), *lines, *answers("a"))
+        assert [block["kind"] for block in found.main.of("user/message")[0]["content"]] == ["text", "image"]
 
 
 def test_a_file_that_does_not_say_what_it_is() -> None:
@@ -592,15 +672,19 @@ if REAL is not None:
         ]
         found = folded(path.read_bytes(), "codex", path.name)
         main = found.main
-        blocks = [block for data in main.of("assistant/message") for block in data["content"]]
+
+        def of(type_: str) -> list[dict[str, Any]]:
+            return [data for thread in found.threads.values() for data in thread.of(type_)]
+
+        blocks = [block for data in of("assistant/message") for block in data["content"]]
         asked = [block["call_id"] for block in blocks if block["kind"] == "tool_call"]
-        told = [data["call_id"] for data in main.of("tool/result") if not data.get("synthesized")]
-        spoken = [data for data in main.of("user/message") if "origin" not in data["source"]]
+        told = [data["call_id"] for data in of("tool/result") if not data.get("synthesized")]
+        spoken = [data for data in of("user/message") if "origin" not in data["source"]]
         assert sorted(asked) == sorted(calls)
         assert len(told) + len(found.found("orphan_result")) == len(outputs)
         assert len(spoken) == prompts
         if texts:
-            assert len(main.of("assistant/message")) >= texts
+            assert len(of("assistant/message")) >= texts
         used = main.state.usage_row()["input_tokens"]
         assert used <= max(totals, default=0)
         if totals and path.name.startswith(("v0.40", "v0.89", "v0.104-mcp", "v0.104-pending")):
