@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from ..codec import INT_MAX
+from ..codec import INT_MAX, INT_MIN
 from ..events import Blocks, JsonObject
 
 _FAR = 253402300799999  # the end of the year 9999
@@ -59,6 +59,23 @@ def said(value: str) -> Blocks:
 def compact(value: Any) -> str:
     """Any JSON value as text; a text stays what it is."""
     return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def storable(value: Any) -> Any:
+    """Any JSON value as a journal can hold it: integers beyond 64 bits are floats, as the largest are when read."""
+    try:
+        orjson.dumps(value, option=orjson.OPT_STRICT_INTEGER)
+    except TypeError:
+        return _bounded(value)
+    return value
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _bounded(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_bounded(inner) for inner in value]
+    return float(value) if value.__class__ is int and not INT_MIN <= value <= INT_MAX else value
 
 
 def usage(**counts: Any) -> JsonObject | None:
