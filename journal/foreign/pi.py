@@ -222,12 +222,16 @@ class _Reading:
             provider=text(message.get("provider")),
             interrupted=broken,
         )
-        since = self._tree.recorded_from
+        since, running = self._tree.recorded_from, thread.running
+        over = self._tree.last[entry.line] and entry.next not in GOES_ON
+        if over:
+            # Its step is closed at once: what stands further below would come too late.
+            running = self._tree.running
         for call_id in dict.fromkeys(calls):
-            if since is not None and (entry.line < since or key_of(call_id) in thread.running):
+            if since is not None and (entry.line < since or key_of(call_id) in running):
                 yield Dispatch(**entry.base, call_id=_call_id(call_id))
         told = text(message.get("errorMessage"))
-        if self._tree.last[entry.line] and entry.next not in GOES_ON:
+        if over:
             yield _end(entry.place, entry.base["thread"], reason, told)
         elif told is not None:
             yield Note(**entry.base, kind="api_error", text=told)

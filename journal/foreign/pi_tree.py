@@ -232,16 +232,17 @@ class _Reading:
 
     def settle(self) -> None:
         """Tells of the parents that do not stand before their entries."""
+        named = {number: self.tree.ids.get(key, NONE) for number, key in self.ahead}
         steps = 10 * self.tree.size
-        for number, key in self.ahead:
-            found = self.tree.ids.get(key)
-            at = NONE if found is None else found
-            while at > number and steps > 0:
-                at, steps = self.tree.parents[at], steps - 1
-            if found is not None and at == number:
+        for number, found in named.items():
+            at, seen = found, set[int]()
+            while at not in (NONE, number) and at not in seen and steps > 0:
+                seen.add(at)
+                at, steps = named.get(at, self.tree.parents[at]), steps - 1
+            if at == number:
                 self._tell("parent_cycle", "the entry is its own ancestor", self.tree.place(number))
                 continue
-            where = "is not in this file" if found is None else f"stands behind it, in line {self._line(found)}"
+            where = "is not in this file" if found == NONE else f"stands behind it, in line {self._line(found)}"
             self._tell("missing_parent", f"the entry's parent {where}", self.tree.place(number))
 
     def _line(self, number: int) -> int:
