@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -53,7 +54,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Opened | None]:
     """
     path, older = _file_of(Path(path))
     with open_source(path) as raw:
-        format = None if raw.read(0, len(_OURS)) == _OURS else detect(raw)
+        format = None if raw.read(0, len(_OURS)) == _OURS else detect(raw, path.name)
         if format is None or format == "maka":
             yield None
         elif raw.read(0, len(ZSTD)) == ZSTD:
@@ -106,14 +107,18 @@ class ForeignSession:
         self._report = Report()
         self._threads: dict[str, reading.Thread] = {}
         if opened.format == EMPTY:
-            self._report.add("empty_file", "the file holds nothing")
+            written = datetime.fromtimestamp(os.fstat(opened.raw.fd).st_mtime, UTC).isoformat(" ", "seconds")
+            self._report.add("empty_file", f"the file is empty, maybe being created: it was written to at {written}")
         else:
             self._report, self._threads = reading.fold(
                 opened.source, opened.format, self.path.name, histories=histories
             )
         for older in opened.older:
             self._report.add("older_generation", f"{older.name} is what this session was before it was migrated")
-        self._events = list(reading.events(opened.source, opened.format, self.path.name)) if events else None
+        self._events = None
+        if events:
+            read = opened.format != EMPTY
+            self._events = list(reading.events(opened.source, opened.format, self.path.name)) if read else []
         main = self._threads.get(MAIN)
         self.header = None if main is None else main.header
         self._state = State() if main is None else main.state

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
+import orjson
 
 from ..journal import blobs, files, images
 from ..journal.backwards import events_between
@@ -42,11 +43,16 @@ STAGING: Final = "importing"
 #: Characters of a text from which on it lies in a blob, and so many of it are shown. Images always do.
 _LONG: Final = 256 * 1024
 _SHOWN: Final = 16 * 1024
+#: Characters of all texts of an event that a line has room for.
+_LINE: Final = 2 * 1024 * 1024
+#: Of blocks what is long, where that is no ``text``.
+_TEXTS: Final = {"tool_call": "arguments", "redacted_thinking": "data"}
+_MEDIA: Final = ("image", "file")
 #: Bytes in which an image that is a text would name itself.
 _NAMED: Final = 1_000
 _PIECE: Final = 1 << 20
-#: Writers that are open at once.
-_OPEN: Final = 64
+#: So often a folder may vanish before it is locked.
+_TRIES: Final = 20
 #: Keys that name events by number: they differ where a journal was cut.
 _NUMBERS: Final = frozenset({"call_seq", "kept_from"})
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9._-]+")
@@ -333,25 +339,23 @@ def _logical(store: FileStore, session_id: str) -> Iterator[tuple[_Point, Event]
 def _bare(data: JsonObject) -> JsonObject:
     """What a draft says, without the numbers of other events and what was put elsewhere when it was written."""
     out = {key: value for key, value in data.items() if key not in _NUMBERS}
+    if "line" in out:
+        out.pop("value", None)
     if isinstance(content := out.get("content"), list):
         out["content"] = [_said(block) for block in content]
     return out
 
 
 def _said(block: Any) -> Any:
+    """What is the same of a block wherever its content lies."""
     if not isinstance(block, dict):
         return block
-    if block.get("kind") == "image":
-        return "image"
-    if not _is_long(block):
-        return block
-    text = block.get("text")
-    return {**block, "text": text[:_SHOWN] if isinstance(text, str) else text, "ref": None, "bytes": None}
-
-
-def _is_long(block: JsonObject) -> bool:
-    text = block.get("text")
-    return "ref" in block or (isinstance(text, str) and len(text) > _LONG)
+    if block.get("kind") in _MEDIA:
+        return block["kind"]
+    key = _TEXTS.get(str(block.get("kind")), "text")
+    text = block.get(key)
+    kept = {name: value for name, value in block.items() if name not in ("ref", "bytes")}
+    return {**kept, key: text[:_SHOWN]} if isinstance(text, str) else kept
 
 
 # ---------------------------------------------------------------- making
@@ -458,27 +462,43 @@ class _Staging(_Making):
     def __enter__(self) -> "_Staging":
         try:
             files.refuse_shared(each for each in (self._root, self._place.parent, self._place) if each.exists())
-            files.make_dirs(self._place)
-            self._lock = SessionLock.acquire(self._place)
-            for left in self._place.iterdir():
-                # What an import that was cut off has left: nobody has been told of it.
-                if left.is_dir() and not left.is_symlink():
-                    shutil.rmtree(left)
-                elif left.is_symlink():
-                    left.unlink()
+            self._lock = self._locked()
+            # What an import that was cut off has left: nobody has been told of it.
+            self._clear()
         except OSError as error:
             raise files.write_error(error, self._place, "write to") from None
         return self
+
+    def _locked(self) -> SessionLock:
+        """Raises JournalLocked where another one imports this very file, OSError."""
+        tries = 0
+        while True:
+            files.make_dirs(self._place)
+            try:
+                return SessionLock.acquire(self._place)
+            except JournalError:
+                tries += 1
+                # One that has just ended has taken its folder away.
+                if self._place.exists() or tries == _TRIES:
+                    raise
+
+    def _clear(self) -> None:
+        for left in self._place.iterdir():
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left)
+            elif left.is_symlink():
+                left.unlink()
 
     def __exit__(self, *_: object) -> None:
         for writer in self._writers.values():
             with suppress(JournalError):
                 writer.close()
         assert self._lock is not None
-        self._lock.release()
         with suppress(OSError):
+            self._clear()
+            # Under the lock: whoever waits for it finds that the file is another by then.
             shutil.rmtree(self._place)
-            self._place.parent.rmdir()
+        self._lock.release()
 
     def _open(self, batch: Batch, session: _Session, fork: _Point | None) -> None:
         header = dict(batch.drafts[0].data)
@@ -534,12 +554,22 @@ class _Staging(_Making):
                 self._ends[batch.thread, event.seq] = event.sum
 
     def _stored(self, draft: Draft, session: _Session) -> Draft:
-        content = draft.data.get("content")
-        if not isinstance(content, list) or not any(map(_is_big, content)):
+        """What is too big for a line lies in blobs."""
+        place, data = self._place / session.session_id, draft.data
+        if draft.type == "x-foreign/line":
+            whole = orjson.dumps(data["value"])
+            if len(whole) <= _LONG:
+                return draft
+            return Draft(draft.type, {**data, "value": None, "ref": blobs.put(place, whole), "bytes": len(whole)}, True)
+        content = data.get("content")
+        if not isinstance(content, list) or not content:
             return draft
-        place = self._place / session.session_id
-        data = {**draft.data, "content": [_elsewhere(block, place) if _is_big(block) else block for block in content]}
-        return Draft(draft.type, data, draft.ignorable)
+        # Many texts that a line has room for are together more than it has.
+        most = _LONG if sum(map(_weight, content)) <= _LINE else _SHOWN
+        if not any(_is_big(block, most) for block in content):
+            return draft
+        blocks = [_elsewhere(block, place) if _is_big(block, most) else block for block in content]
+        return Draft(draft.type, {**data, "content": blocks}, draft.ignorable)
 
     def finish(self, original: bool) -> list[Imported]:
         for thread, session in self._sessions.items():
@@ -614,26 +644,28 @@ def _known(thread: str) -> str:
     return "main" if thread == MAIN else "branch"
 
 
-def _is_big(block: Any) -> bool:
-    if not isinstance(block, dict):
-        return False
-    if block.get("kind") == "image":
+def _weight(block: Any) -> int:
+    text = block.get(_TEXTS.get(str(block.get("kind")), "text")) if isinstance(block, dict) else None
+    return len(text) if isinstance(text, str) else 0
+
+
+def _is_big(block: Any, most: int) -> bool:
+    if isinstance(block, dict) and block.get("kind") in _MEDIA:
         return isinstance(block.get("data"), str)
-    text = block.get("text")
-    return isinstance(text, str) and len(text) > _LONG
+    return _weight(block) > most
 
 
 def _elsewhere(block: JsonObject, place: Path) -> JsonObject:
-    """A block whose content lies in a blob. An image has the type that its bytes have; what is no base64 stays."""
-    if block["kind"] == "image":
-        data = images.decoded(block["data"])
-        if data is None:
-            return block
+    """A block whose content lies in a blob. An image has the type that its bytes have; what is no base64 is text."""
+    if block["kind"] in _MEDIA:
+        raw = images.decoded(block["data"])
+        data = block["data"].encode("utf-8", "replace") if raw is None else raw
         kept = {key: value for key, value in block.items() if key != "data"}
         media_type = _type_of(data) or block.get("media_type")
         return {**kept, "media_type": media_type, "ref": blobs.put(place, data), "bytes": len(data)}
-    whole = block["text"].encode("utf-8", "replace")
-    return {**block, "text": block["text"][:_SHOWN], "ref": blobs.put(place, whole), "bytes": len(whole)}
+    key = _TEXTS.get(block["kind"], "text")
+    whole = block[key].encode("utf-8", "replace")
+    return {**block, key: block[key][:_SHOWN], "ref": blobs.put(place, whole), "bytes": len(whole)}
 
 
 def _type_of(data: bytes) -> str | None:

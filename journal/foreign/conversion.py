@@ -69,6 +69,34 @@ class _Call:
     asked: bool = True
 
 
+class _Open:
+    """Calls without a result, in their order; found by their id, the newest first."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, _Call] = {}
+        self._ids: dict[str, list[str]] = {}
+
+    def add(self, call: _Call) -> None:
+        self._calls[call.operation_id] = call
+        self._ids.setdefault(call.call_id, []).append(call.operation_id)
+
+    def remove(self, call: _Call) -> None:
+        del self._calls[call.operation_id]
+        self._ids[call.call_id].remove(call.operation_id)
+
+    def find(self, call_id: str | None, *, entered: bool = True) -> _Call | None:
+        """The newest of this id; without ``entered`` the oldest whose body was not entered."""
+        named = self._ids.get(call_id or "", ())
+        calls = (self._calls[operation_id] for operation_id in (reversed(named) if entered else named))
+        return next((call for call in calls if entered or call.seq is None), None)
+
+    def __iter__(self) -> Iterator[_Call]:
+        return iter(list(self._calls.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+
 @attrs.define(eq=False)
 class _Thread:
     name: str
@@ -88,7 +116,7 @@ class _Thread:
     model: str = ""
     provider: str = ""
     #: Calls of the open step without a result, in their order.
-    open: list[_Call] = attrs.Factory(list)
+    open: _Open = attrs.Factory(_Open)
     #: Did the last response want nothing more?
     done: bool = False
     waiting: list[Draft] = attrs.Factory(list)
@@ -194,7 +222,7 @@ class Conversion:
                 fork = Fork(parent.name, seq, before)
         elif parent is not None and record.kind == "subagent":
             child_of = parent.name
-            call = next((each for each in parent.open if each.call_id == record.call_id), None)
+            call = parent.open.find(record.call_id)
             said = {"run_id": parent.run_id, "turn_id": parent.turn_id or "", "call_id": record.call_id}
             if call is not None:
                 said |= {"run_id": call.run_id, "turn_id": call.turn_id}
@@ -294,7 +322,7 @@ class Conversion:
 
     def _close_step(self, thread: _Thread) -> None:
         if thread.step_open:
-            for call in list(thread.open):
+            for call in thread.open:
                 self._unanswered(thread, call)
             self._put(thread, "step/end", self._in_step(thread))
             thread.step_open = False
@@ -394,10 +422,10 @@ class Conversion:
             if block["kind"] == "tool_call":
                 call_id = block["call_id"]
                 place = record.places.get(call_id, record.place)
-                thread.open.append(self._call(thread, call_id, block["name"], block["arguments"], place))
+                thread.open.add(self._call(thread, call_id, block["name"], block["arguments"], place))
         thread.done = not thread.open
         if record.interrupted:
-            for call in list(thread.open):
+            for call in thread.open:
                 self._answer(thread, call, "not_started", said(_NEVER_RAN), dict(_NOT_STARTED))
 
     def _request(self, thread: _Thread) -> None:
@@ -413,11 +441,11 @@ class Conversion:
         return _Call(call_id, operation_id, name, thread.step, turn_id, thread.run_id, place, arguments)
 
     def _dispatch(self, thread: _Thread, record: records.Dispatch) -> None:
-        call = next((each for each in thread.open if each.call_id == record.call_id and each.seq is None), None)
+        call = thread.open.find(record.call_id, entered=False)
         if call is None and record.name and thread.step_open:
             call = self._call(thread, record.call_id, record.name, record.arguments or "{}", record.place)
             call.asked = False
-            thread.open.append(call)
+            thread.open.add(call)
         if call is not None:
             self._entered(thread, call)
 
@@ -436,7 +464,7 @@ class Conversion:
         call.seq = self._put(thread, "tool/call", data)
 
     def _result(self, thread: _Thread, record: records.Result) -> None:
-        call = next((each for each in reversed(thread.open) if each.call_id == record.call_id), None)
+        call = thread.open.find(record.call_id)
         if call is not None:
             error = dict(_NOT_STARTED) if record.state == "not_started" else None
             self._answer(thread, call, record.state, record.content, error)

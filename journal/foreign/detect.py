@@ -1,5 +1,6 @@
 """Which tool wrote a file: told by the first line that holds an object, never by the name. No I/O of its own."""
 
+import re
 from itertools import islice
 from typing import Any, Final
 
@@ -12,21 +13,27 @@ ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _LINES: Final = 50
 _BYTES: Final = 8 << 20
 _CLAUDE_KEYS: Final = frozenset({"parentUuid", "sessionId", "leafUuid"})
+#: Lines of Claude Code that have none of these.
 _CLAUDE_TYPES: Final = frozenset(
     {
-        "user", "assistant", "summary", "system", "file-history-snapshot", "queue-operation", "progress", "attachment",
-        "permission-mode", "mode", "last-prompt", "custom-title", "ai-title", "agent-name", "pr-link", "started",
+        "ai-title", "agent-name", "custom-title", "file-history-snapshot", "last-prompt", "mode", "permission-mode",
+        "pr-link", "queue-operation", "started",
     }
 )  # fmt: skip
+_JOURNAL: Final = frozenset({"seq", "ts", "type", "data", "sum"})
+#: How files of these tools are called: of one without bytes there is nothing else to go by.
+_CALLED: Final = re.compile(
+    r"rollout-|agent-|codex|claude|dsh|omp|session(\.v\d+)?\.jsonl|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.I
+)
 _CODEX_ITEMS: Final = frozenset({"event_msg", "response_item", "turn_context", "compacted"})
 
 
-def detect(source: Source) -> str | None:
-    """``claude-code``, ``codex``, ``dsh`` or ``pi``; ``maka`` for a journal, ``empty`` for a file without bytes; None:
-    it is none of these.
+def detect(source: Source, name: str = "") -> str | None:
+    """``claude-code``, ``codex``, ``dsh`` or ``pi``; ``maka`` for a journal; None: it is none of these. ``empty`` for a
+    file without bytes whose ``name`` is one that these tools give.
     """
     if source.size == 0:
-        return "empty"
+        return "empty" if _CALLED.search(name) else None
     if source.read(0, len(ZSTD)) == ZSTD:
         return "dsh"
     for line in islice(objects(Part(source, min(source.size, _BYTES)), Report()), _LINES):
@@ -37,7 +44,7 @@ def detect(source: Source) -> str | None:
 
 def _format_of(value: dict[str, Any]) -> str | None:
     type_ = value.get("type")
-    if type_ == "session/header" and "sum" in value:
+    if value.keys() >= _JOURNAL:
         return "maka"
     if type_ == "session":
         return "dsh" if value.get("version").__class__ is int and "createdAt" in value else "pi"

@@ -55,7 +55,7 @@ def read(source: Source, report: Report, name: str) -> Iterator[records.Record]:
                 yield records.Prompt(**at, turn=value["turn"], content=said(value["text"]), message_id=value["turn"])
             case "answer":
                 calls = [
-                    {"kind": "tool_call", "call_id": call_id, "name": "look", "arguments": "{}"}
+                    {"kind": "tool_call", "call_id": call_id, "name": "look", "arguments": value.get("arguments", "{}")}
                     for call_id in value["calls"]
                 ]
                 yield records.Response(**at, content=[*said(value["text"]), *calls])
@@ -68,5 +68,7 @@ def read(source: Source, report: Report, name: str) -> Iterator[records.Record]:
                 yield records.Begin(**at, kind="branch", parent=records.MAIN, after=value["after"])
             case "child":
                 yield records.Begin(**at, kind="subagent", parent=records.MAIN, call_id=value["call_id"])
+            case "kept":
+                yield records.Kept(**at, type="kept", value=value)
             case "end":
                 yield records.End(**at, kind="completed")
