@@ -337,13 +337,13 @@ def test_an_abort_holds_up_to_the_next_turn(start: list[Any]) -> None:
 
 def test_a_dangling_call_of_a_session_that_was_resumed() -> None:
     found = read(
-        meta(), started("t1"), *says("one"), call("c1"), tokens(5, 5),
+        meta(), started("t1"), *says("one"), *answers("a"), call("c1"), tokens(5, 5),
         item("message", role="developer", content=[{"type": "input_text", "text": "rules"}]),
         user("something of an editor"), started("t2"), *says("two"), *answers("b"), complete("t2"),
     )  # fmt: skip
     assert said(found) == ["one", "two"]
     assert found.main.statuses() == ["interrupted", "completed"]
-    assert found.found("unknown_outcome") == [(5, None)]
+    assert found.found("unknown_outcome") == [(7, None)]
 
 
 def test_a_turn_without_an_end_stays_open_where_others_have_one() -> None:
@@ -512,6 +512,7 @@ def test_a_compaction_is_its_summary() -> None:
     packed = line("compacted", {"message": "We did much.", "replacement_history": history}, 1)
     found = read(meta(), *says("one"), *answers("a"), packed, event("context_compacted"), *says("two"), *answers("b"))
     assert "We did much." in found.main.texts()[0]
+    assert [data["value"] for data in found.main.of("x-foreign/line") if data["type"] == "compacted"] == [packed]
     assert not any("old words" in text or "one" in text for text in found.main.texts())
     assert said(found) == ["one", "two"]
     found = read(
