@@ -336,7 +336,7 @@ class _Reading:
         """The line from which on a compaction keeps. The oldest files count lines, their header included."""
         pointer, index = value.get("firstKeptEntryId"), value.get("firstKeptEntryIndex")
         if isinstance(pointer, str):
-            return self._tree.ids.get(key_of(pointer), NONE)
+            return self._tree.kept.get(key_of(pointer), NONE)
         return index if index.__class__ is int else NONE
 
     def _quiet(self, entry: _Entry) -> Iterator[Record]:

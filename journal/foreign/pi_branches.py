@@ -24,6 +24,7 @@ from .pi_tree import (
     RESULT,
     SAID,
     Tree,
+    numbers,
 )
 from .records import MAIN
 
@@ -50,7 +51,7 @@ class Branch:
     at: int = NONE
     parent: int = NONE
     after: int = NONE
-    again: "array[int]" = attrs.Factory(lambda: array("q"))
+    again: "array[int]" = attrs.Factory(numbers)
 
 
 @attrs.define(eq=False)
@@ -62,13 +63,13 @@ class Branches:
 
     tree: Tree
     all: list[Branch] = attrs.Factory(lambda: [Branch(MAIN)])
-    threads: "array[int]" = attrs.Factory(lambda: array("q"))
+    threads: "array[int]" = attrs.Factory(numbers)
     live: bytearray = attrs.Factory(bytearray)
-    following: "array[int]" = attrs.Factory(lambda: array("q"))
+    following: "array[int]" = attrs.Factory(numbers)
     next: bytearray = attrs.Factory(bytearray)
     first: dict[int, Branch] = attrs.Factory(dict)
     #: By line: the next one on its path that is a message.
-    _message: "array[int]" = attrs.Factory(lambda: array("q"))
+    _message: "array[int]" = attrs.Factory(numbers)
 
     def gives(self, thread: int, line: int) -> bool:
         """Is the line on the path of a thread, behind where that is forked?"""
@@ -123,7 +124,7 @@ class _Making:
         self._report = report
         self._out = Branches(tree)
         #: By line: the newest entry of a conversation at or below it.
-        self._tips = array("q", [NONE]) * tree.size
+        self._tips = numbers(tree.size)
         #: Where the path of the session itself begins, and the entry that it leads to.
         self._root, self._leaf = NONE, NONE
         self._turns = _Turns(tree, self._out, report)
@@ -146,7 +147,7 @@ class _Making:
     def _follow(self) -> None:
         """Every path goes on towards the newest entry of a conversation; where there is none, to the newest entry."""
         tree, tips = self._tree, self._tips
-        self._out.following = following = array("q", [NONE]) * tree.size
+        self._out.following = following = numbers(tree.size)
         for line in range(tree.size - 1, -1, -1):
             if tree.kinds[line] == APART:
                 continue
@@ -188,7 +189,7 @@ class _Making:
     def _look_ahead(self) -> None:
         tree, out = self._tree, self._out
         out.next = bytearray(tree.size)
-        out._message = array("q", [NONE]) * tree.size
+        out._message = numbers(tree.size)
         for line in range(tree.size - 1, -1, -1):
             after = out.following[line]
             if after != NONE:
@@ -239,11 +240,11 @@ class _Turns:
         self._tree, self._out, self._report = tree, out, report
         self._left = _ALWAYS + _TIMES * sum(tree.lengths)
         #: By line: the fields of its stand.
-        self._turn = array("q", [NONE]) * tree.size
-        self._whole = array("q", [NONE]) * tree.size
+        self._turn = numbers(tree.size)
+        self._whole = numbers(tree.size)
         self._open, self._aside = bytearray(tree.size), bytearray(tree.size)
-        #: Turns that are over: thread, first and last line.
-        self._over: list[tuple[int, int, int]] = []
+        #: Turns that are over: thread, first and last line, one behind the other.
+        self._over = numbers()
 
     def take(self, line: int) -> None:
         """Lines that are live, in the order of the file."""
@@ -273,7 +274,7 @@ class _Turns:
     def _close(self, stand: _Stand, thread: int, line: int) -> None:
         if stand.open and stand.turn >= 0:
             stand.whole = len(self._over)
-            self._over.append((thread, stand.turn, line))
+            self._over.extend((thread, stand.turn, line))
         stand.open = stand.aside = False
 
     def _fork(self, branch: Branch, stand: _Stand) -> _Stand:
@@ -288,7 +289,7 @@ class _Turns:
             stand.whole, stand.open = self._whole[stand.turn], True
         end = NONE
         if stand.whole != NONE:
-            branch.parent, branch.after, end = self._over[stand.whole]
+            branch.parent, branch.after, end = self._over[stand.whole : stand.whole + 3]
         if not self._give_again(branch, end):
             return _Stand(whole=stand.whole)
         return stand
@@ -305,7 +306,7 @@ class _Turns:
         much.
         """
         tree, at = self._tree, branch.at
-        found = array("q")
+        found = numbers()
         while at != end and at != NONE and self._left > 0:
             found.append(at)
             self._left -= tree.lengths[at]

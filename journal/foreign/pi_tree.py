@@ -86,8 +86,9 @@ def is_last(value: JsonObject) -> bool:
     return reason in BROKEN or (reason in _DONE and not calls_of(value))
 
 
-def _numbers() -> "array[int]":
-    return array("q")
+def numbers(count: int = 0) -> "array[int]":
+    """Numbers of lines; ``NONE`` for each, where so many are known to be wanted."""
+    return array("i", [NONE]) * count
 
 
 @attrs.define(eq=False)
@@ -96,26 +97,26 @@ class Tree:
 
     By line: ``kinds``, ``parents``, ``last`` (a response that asks for nothing more), ``borders`` (the last border on
     the way to it, or it itself). By the key of a call's id: where it is ``asked`` for, where it has its ``results``,
-    whether it is said to have been ``running``. ``ids``: entries by the key of theirs.
+    whether it is said to have been ``running``. ``kept``: the entries that compactions point to, by their ids' keys.
     """
 
     kinds: bytearray = attrs.Factory(bytearray)
-    parents: "array[int]" = attrs.Factory(_numbers)
+    parents: "array[int]" = attrs.Factory(numbers)
     last: bytearray = attrs.Factory(bytearray)
-    borders: "array[int]" = attrs.Factory(_numbers)
+    borders: "array[int]" = attrs.Factory(numbers)
     asked: dict[int, int] = attrs.Factory(dict)
-    results: "dict[int, array[int]]" = attrs.Factory(dict)
+    results: "dict[int, int | array[int]]" = attrs.Factory(dict)
     running: set[int] = attrs.Factory(set)
-    ids: dict[int, int] = attrs.Factory(dict)
+    kept: dict[int, int] = attrs.Factory(dict)
     header: JsonObject = attrs.Factory(dict)
     title: str | None = None
     model: str | None = None
     provider: str | None = None
     #: The line from which on the tool recorded which calls it began to run; None: it never did.
     recorded_from: int | None = None
-    _lines: "array[int]" = attrs.Factory(_numbers)
-    _offsets: "array[int]" = attrs.Factory(_numbers)
-    lengths: "array[int]" = attrs.Factory(_numbers)
+    _lines: "array[int]" = attrs.Factory(numbers)
+    _offsets: "array[int]" = attrs.Factory(lambda: array("q"))
+    lengths: "array[int]" = attrs.Factory(numbers)
 
     @property
     def size(self) -> int:
@@ -128,9 +129,9 @@ class Tree:
         """The line behind this one that is the result of a call, among those that ``gives`` takes, if nothing stands
         between that closes the call.
         """
-        found = self.results.get(key_of(call_id))
-        if found is None:
-            return None
+        found = self.results.get(key_of(call_id), NONE)
+        if isinstance(found, int):
+            found = array("i", [found])
         start = bisect_right(found, line)
         for candidate in found[start : start + _CANDIDATES]:
             if self.borders[candidate] == self.borders[line] and gives(candidate):
@@ -145,6 +146,7 @@ def look(source: Source, report: Report) -> Tree:
         reading.take(number, read.value, read.place)
     reading.settle()
     tree = reading.tree
+    tree.kept = {key: reading.ids[key] for key in reading.pointers if key in reading.ids}
     for line in range(tree.size):
         parent = tree.parents[line]
         border = line if tree.kinds[line] in BORDERS else NONE if parent == NONE else tree.borders[parent]
@@ -156,6 +158,9 @@ def look(source: Source, report: Report) -> Tree:
 class _Reading:
     report: Report
     tree: Tree = attrs.Factory(Tree)
+    #: Entries by the key of their id; keys that compactions name.
+    ids: dict[int, int] = attrs.Factory(dict)
+    pointers: set[int] = attrs.Factory(set)
     #: The entry before.
     before: int = NONE
     header: str | None = None
@@ -174,7 +179,7 @@ class _Reading:
             self._header(value, place)
         own = None if kind == APART else text(value.get("id"))
         key = None if own is None else key_of(own)
-        if own is not None and key in tree.ids:
+        if own is not None and key in self.ids:
             self._tell("duplicate_line", f"an entry {own[:80]} stands in the file already", place)
             kind = APART
         tree.kinds.append(kind)
@@ -183,7 +188,7 @@ class _Reading:
             return
         tree.parents.append(self._parent(number, value))
         if key is not None:
-            tree.ids[key] = number
+            self.ids[key] = number
         self.before = number
         self._note(number, kind, value)
 
@@ -209,7 +214,7 @@ class _Reading:
             return NONE
         key = key_of(compact(parent))
         # Some tools hang a result at the call itself.
-        found = self.tree.ids.get(key, self.tree.asked.get(key))
+        found = self.ids.get(key, self.tree.asked.get(key))
         if found is None:
             self.ahead.append((number, key))
             return self.before
@@ -223,16 +228,29 @@ class _Reading:
             tree.model = tree.model or text(message.get("model"))
             tree.provider = tree.provider or text(message.get("provider"))
         elif kind == RESULT:
-            tree.results.setdefault(key_of(compact(message.get("toolCallId"))), _numbers()).append(number)
+            self._note_result(key_of(compact(message.get("toolCallId"))), number)
+        elif kind == COMPACTION:
+            if isinstance(pointer := value.get("firstKeptEntryId"), str):
+                self.pointers.add(key_of(pointer))
         elif (started := started_of(value)) is not None:
             key = key_of(started)
             tree.running.add(key)
             if tree.recorded_from is None:
                 tree.recorded_from = tree.asked.get(key, number)
 
+    def _note_result(self, key: int, number: int) -> None:
+        """Nearly every call has one."""
+        known = self.tree.results.get(key)
+        if known is None:
+            self.tree.results[key] = number
+        elif isinstance(known, int):
+            self.tree.results[key] = array("i", [known, number])
+        else:
+            known.append(number)
+
     def settle(self) -> None:
         """Tells of the parents that do not stand before their entries."""
-        named = {number: self.tree.ids.get(key, NONE) for number, key in self.ahead}
+        named = {number: self.ids.get(key, NONE) for number, key in self.ahead}
         steps = 10 * self.tree.size
         for number, found in named.items():
             at, seen = found, set[int]()
