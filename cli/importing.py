@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,9 @@ _ENDINGS: Final = (".jsonl", ".zstd")
 #: From so many files on processes of their own are worth their start; so many of them.
 _MANY: Final = 16
 _AT_ONCE: Final = 4
+#: Seconds for which one is tried again that another of them is in the way of, and between two tries.
+_PATIENCE: Final = 60.0
+_PAUSE: Final = 0.05
 
 
 def import_(
@@ -78,8 +82,12 @@ def _each(one: "Callable[[tuple[Path, bool]], Doc]", found: list[tuple[Path, boo
     pool = ProcessPoolExecutor(_AT_ONCE, mp_context=get_context("spawn"), initializer=_undisturbed)
     try:
         for item, taken in zip(found, pool.map(one, found), strict=True):
-            # Two files of one session were in each other's way: one after the other they are not.
-            yield one(item) if taken.get("again") else taken
+            deadline = time.monotonic() + _PATIENCE
+            while taken.get("again") and time.monotonic() < deadline:
+                # Files of one session are in each other's way as long as they are imported at once.
+                time.sleep(_PAUSE)
+                taken = one(item)
+            yield taken
     finally:
         pool.shutdown(cancel_futures=True)
 
