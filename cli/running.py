@@ -49,7 +49,8 @@ class Order:
     words: str = attrs.Factory(lambda self: self.session_id, takes_self=True)
     #: The turns that may have come of it, once it was asked for.
     turns: set[str] = attrs.Factory(set)
-    #: Has the person been told of the session?
+    #: May a host have taken it; has the person been told of the session?
+    asked: bool = False
     announced: bool = False
 
 
@@ -102,6 +103,7 @@ async def carried_out(
 async def _begun(watch: Watching, order: Order) -> str:
     """The turn that came of it. One that has to wait for others is waited for."""
     client, session_id = watch.client, order.session_id
+    order.asked = True
     if not order.queue:
         order.turns.add(order.turn_id)
     if order.text is None:
@@ -162,6 +164,7 @@ async def _given_up(watch: Watching, order: Order, beginning: "asyncio.Task[str]
         if order.queue and not beginning.done():
             await watch.client.retract_queue(order.session_id, [order.message_id])
             if order.message_id not in watch.became:
+                order.asked = False
                 return
         # Of a turn that is just being begun the host may not know yet.
         while not await watch.stop(turn_id := beginning.result() if beginning.done() else order.turn_id):

@@ -1,10 +1,15 @@
 """How a turn stands as its session's journal says it, and what goes on from there: sentences."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from shlex import quote
+from typing import TYPE_CHECKING, Any, Final
 
-from . import exits, onward
+from . import documents, exits, onward
 from .documents import Answer, Doc
+
+if TYPE_CHECKING:
+    from ..journal.events import Event
 
 #: Commands named in one sentence.
 _NAMED: Final = 2
@@ -21,8 +26,8 @@ def told(answer: Answer, root: Path, named: str | None, app: str | None) -> Answ
     return Answer(answer.doc, answer.code, f"the turn {_ended(turn)}; {way}")
 
 
-def left(session_id: str, turns: set[str], root: Path, named: str | None, app: str | None) -> Answer:
-    """Of a command whose host is gone, for a turn that it has asked for: one of these."""
+def left(session_id: str, turns: set[str], message_id: str, root: Path, named: str | None, app: str | None) -> Answer:
+    """Of a command whose host is gone, for a turn that it has asked for: one of these, or that of this message."""
     from ..journal.errors import JournalError
     from ..repair.session import survey, writer_of
 
@@ -30,11 +35,24 @@ def left(session_id: str, turns: set[str], root: Path, named: str | None, app: s
     try:
         session = survey(session_id, root)
         lives = writer_of(session.path) is not None
+        admitted = {data["turn_id"]: data for data in _promised(session.events, turns, message_id)}
     except JournalError as error:
         return Answer(doc, exits.USAGE, f"how the turn stands cannot be read: {error}")
+    turns = turns | admitted.keys()
     row = next((row for row in session.turns() if row["turn_id"] in turns), None)
     if lives:
         return Answer(doc, exits.PENDING, f"the turn goes on as soon as its host does; {_seen(session_id, named)}")
+    queue = session.queue()
+    queued = any(entry["message_id"] == message_id for kind in queue for entry in queue[kind])
+    if row is None and (admitted or queued):
+        for turn_id, data in admitted.items():
+            status = "admitted"
+            doc["turn"] = {"turn_id": turn_id, "run_id": data["run_id"], "status": status, "reason": {"kind": status}}
+        what = "the turn was accepted and has not begun" if admitted else "the message was accepted and waits"
+        words = "" if named is None else f" --root {quote(named)}"
+        start = f"`maka host start{words}{documents.words_of(session_id, named, app).app}` starts one"
+        way = f"the next host runs it, and {start}; {_seen(session_id, named)}"
+        return Answer(doc, exits.PENDING, f"{what}, as the journal says; {way}")
     if row is None:
         again = f"`maka run --session {onward.words_of(session_id, named)} TEXT` says it again"
         return Answer(doc, exits.USAGE, f"the turn has not begun, as the journal says; {again}")
@@ -46,6 +64,14 @@ def left(session_id: str, turns: set[str], root: Path, named: str | None, app: s
         return Answer(doc, code, f"the turn has completed, as the journal says; {_seen(session_id, named)}")
     way = _way(session_id, doc["turn"], root, named, app)
     return Answer(doc, code, f"the turn {_ended(doc['turn'])}, as the journal says; {way}")
+
+
+def _promised(events: Iterable["Event"], turns: set[str], message_id: str) -> Iterator[Doc]:
+    """The admissions of these turns, and of this message."""
+    for event in events:
+        data = event.data
+        if event.type == "turn/admitted" and (data["turn_id"] in turns or data.get("message_id") == message_id):
+            yield data
 
 
 def _ended(turn: Doc) -> str:
@@ -72,7 +98,6 @@ def _commands(session_id: str, root: Path, named: str | None, app: str | None) -
     """What `inspect` names, also beside a host that has the session open: it lets go of it for these."""
     from ..journal.errors import JournalError
     from ..repair.session import survey
-    from . import documents
 
     try:
         session = survey(session_id, root)

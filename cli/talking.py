@@ -127,7 +127,7 @@ async def _run(
         console.say(f"left at once; the host stops the turn by itself once it can, and {shows}", "yellow")
 
     def stands() -> "Answer":
-        return standing.left(order.session_id, order.turns, hosts.place, root, app)
+        return standing.left(order.session_id, order.turns, order.message_id, hosts.place, root, app)
 
     hosts = Hosts(root, app, console, start)
     signals.cancelled_by_signal(told, leave)
@@ -139,17 +139,17 @@ async def _run(
                 hosts, lambda client: running.carried_out(client, order, console, person, quiet=quiet, told=told)
             )
         except asyncio.CancelledError:
-            if not order.turns:
+            if not order.asked:
                 raise
             answer = Answer(stands().doc, told.code, stands().refusal)
         except HostError as error:
             raise running.refusal_of(error, order) from None
         except RuntimeFailure as error:
-            if not order.turns:
+            if not order.asked:
                 raise
             console.say(f"maka: {error}", "red")
             return stands()
-        if answer.doc["turn"] is None and order.turns:
+        if answer.doc["turn"] is None and order.asked:
             answer = Answer(stands().doc, answer.code, stands().refusal)
         return standing.told(answer, hosts.place, root, app)
 

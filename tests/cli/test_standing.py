@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from maka.cli.documents import Answer
-from maka.cli.standing import told
+from maka.cli.standing import left, told
 from maka.runtime.errors import BackendUnknown, describe
+from support.builder import Builder
 
 
 def said(reason: dict[str, Any], root: Path) -> str | None:
@@ -38,3 +39,49 @@ def test_what_is_said(tmp_path: Path, reason: dict[str, Any], sentence: str | No
 def test_what_is_a_sentence_already_has_no_class_before_it() -> None:
     assert describe(BackendUnknown("no backend 'b' is registered"), typed=True) == "no backend 'b' is registered"
     assert describe(OSError("no key"), typed=True) == "OSError: no key"
+
+
+TEXT = [{"kind": "text", "text": "hi"}]
+
+
+def promised(builder: Builder, *, queued: bool) -> Builder:
+    """With a message that is queued, or whose turn was admitted."""
+    if queued:
+        how = {"message_id": "m9", "placement": "next_turn", "disposition": "followup", "content": TEXT}
+        builder.add("message/accepted", {**how, "digest": "0" * 64})
+        return builder
+    data: dict[str, Any] = {"turn_id": "t9", "run_id": "r9", "message_id": "m9", "previous_root_turn_id": "t1"}
+    data["execution"] = {"kind": "root"}
+    builder.add("turn/admitted", {**data, "input": {"content": TEXT}, "input_digest": "0" * 64})
+    return builder
+
+
+@pytest.mark.parametrize(("queued", "turns"), [(False, {"t9"}), (False, set[str]()), (True, set[str]())])
+def test_what_was_accepted_is_not_to_be_said_again(tmp_path: Path, queued: bool, turns: set[str]) -> None:
+    promised(Builder("s").plain_turn(), queued=queued).write(tmp_path)
+    answer = left("s", turns, "m9", tmp_path, "/r", "a:b")
+    what = "the message was accepted and waits" if queued else "the turn was accepted and has not begun"
+    start = "`maka host start --root /r --app a:b` starts one"
+    shows = "`maka session show s --root /r` shows it"
+    assert answer.refusal == f"{what}, as the journal says; the next host runs it, and {start}; {shows}"
+    assert answer.code == 1
+    status = None if queued else {"turn_id": "t9", "run_id": "r9", "status": "admitted", "reason": {"kind": "admitted"}}
+    assert answer.doc["turn"] == status
+
+
+def test_what_was_accepted_and_has_ended_is_told_by_its_end(tmp_path: Path) -> None:
+    builder = promised(Builder("s").plain_turn(), queued=False)
+    run = builder.run("r9", "t9")
+    builder.add("run/created", {"run": run})
+    builder.add("turn/start", {"turn_id": "t9", "run_id": "r9", "invocation_id": "i", "turn": 2, "run": run})
+    builder.write(tmp_path)
+    answer = left("s", set(), "m9", tmp_path, None, None)
+    assert answer.refusal is not None
+    assert "the turn ended as `interrupted`, as the journal says" in answer.refusal
+
+
+def test_what_nobody_has_accepted_is_said_again(tmp_path: Path) -> None:
+    Builder("s").plain_turn().write(tmp_path)
+    answer = left("s", {"t9"}, "m9", tmp_path, None, None)
+    assert answer.code == 2
+    assert answer.refusal == "the turn has not begun, as the journal says; `maka run --session s TEXT` says it again"
