@@ -5,6 +5,7 @@ from itertools import islice
 from typing import Any, Final
 
 from ..source import Part, Source
+from . import arrays
 from .findings import Report
 from .lines import objects
 
@@ -29,8 +30,9 @@ _CODEX_ITEMS: Final = frozenset({"event_msg", "response_item", "turn_context", "
 
 
 def detect(source: Source, name: str = "") -> str | None:
-    """``claude-code``, ``codex``, ``dsh`` or ``pi``; ``maka`` for a journal; None: it is none of these. ``empty`` for a
-    file without bytes whose ``name`` is one that these tools give.
+    """``claude-code``, ``codex``, ``dsh`` or ``pi``; of an array of messages ``anthropic``, ``openai-chat`` or
+    ``openai-responses``; ``maka`` for a journal; None: it is none of these. ``empty`` for a file without bytes whose
+    ``name`` is one that these tools give.
     """
     if source.size == 0:
         return "empty" if _CALLED.search(name) else None
@@ -39,7 +41,7 @@ def detect(source: Source, name: str = "") -> str | None:
     for line in islice(objects(Part(source, min(source.size, _BYTES)), Report()), _LINES):
         if (format := _format_of(line.value)) is not None:
             return format
-    return None
+    return arrays.format_of(source)
 
 
 def _format_of(value: dict[str, Any]) -> str | None:

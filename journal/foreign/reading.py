@@ -9,7 +9,7 @@ from ..events import Event, JsonObject
 from ..history import History
 from ..source import Source
 from ..state import State
-from . import claude_code, codex, dsh, pi
+from . import arrays, claude_code, codex, dsh, pi
 from .conversion import Batch, Conversion
 from .findings import Report
 from .records import MAIN, Record
@@ -18,6 +18,7 @@ Reader = Callable[[Source, Report, str], Iterator[Record]]
 
 #: By the format's name.
 READERS: Final[dict[str, Reader]] = {
+    **dict.fromkeys(arrays.FORMATS, arrays.read),
     "claude-code": claude_code.read,
     "codex": codex.read,
     "dsh": dsh.read,
