@@ -61,7 +61,7 @@ def read(source: Source, report: Report, name: str) -> Iterator[Record]:
 @attrs.define(eq=False)
 class _Thread:
     """``open``: calls of the last response without a result. ``early``: lines of results that were given out before
-    their place. ``running``: calls that ran before the message that asks for them was there.
+    their place. ``running``: calls that ran, as far as nobody asks for them.
     """
 
     number: int
@@ -222,13 +222,9 @@ class _Reading:
             provider=text(message.get("provider")),
             interrupted=broken,
         )
-        since, running = self._tree.recorded_from, thread.running
-        over = self._tree.last[entry.line] and entry.next not in GOES_ON
-        if over:
-            # Its step is closed at once: what stands further below would come too late.
-            running = self._tree.running
+        over = bool(self._tree.last[entry.line]) and entry.next not in GOES_ON
         for call_id in dict.fromkeys(calls):
-            if since is not None and (entry.line < since or key_of(call_id) in running):
+            if self._tree.recorded_from is not None and self._began(call_id, entry, over):
                 yield Dispatch(**entry.base, call_id=_call_id(call_id))
         told = text(message.get("errorMessage"))
         if over:
@@ -237,7 +233,18 @@ class _Reading:
             yield Note(**entry.base, kind="api_error", text=told)
 
     def _ran(self, call_id: str, entry: _Entry) -> bool:
-        return key_of(call_id) in self._tree.running or self._result_line(call_id, entry) is not None
+        """On this branch or on another."""
+        return key_of(call_id) in self._tree.running or self._tree.result_of(call_id, entry.line) is not None
+
+    def _began(self, call_id: str, entry: _Entry, over: bool) -> bool:
+        """Is it known now that the body of a call was entered, or not known that it was not? It need not be told now
+        where that stands further below on the same path; unless the turn is ``over``, and that would come too late.
+        """
+        since = self._tree.recorded_from
+        if since is not None and entry.line < since:
+            return True
+        line = self._tree.running.get(key_of(call_id))
+        return line is not None and (over or line < entry.line or not self._branches.gives(entry.thread.number, line))
 
     def _result_line(self, call_id: str, entry: _Entry) -> int | None:
         number = entry.thread.number
@@ -357,7 +364,9 @@ class _Reading:
             yield self._kept(entry)
 
     def _started(self, call_id: str, entry: _Entry) -> Iterator[Record]:
-        """The body of a tool was entered. The message that asks for the call may be written only later, or never."""
+        """The body of a tool was entered. The message that asks for the call may come only later, and then it is told
+        there; or it never came.
+        """
         key, thread = key_of(call_id), entry.thread
         data = mapping(entry.value.get("data"))
         if call_id in thread.open:
@@ -365,7 +374,7 @@ class _Reading:
         elif key not in self._tree.asked and key not in thread.running:
             name, arguments = text(data.get("toolName")) or "unknown", compact(data.get("args", {}))
             yield Dispatch(**entry.base, call_id=_call_id(call_id), name=name, arguments=arguments)
-        thread.running.add(key)
+            thread.running.add(key)
 
     def _kept(self, entry: _Entry) -> Kept:
         type_ = entry.value.get("type")

@@ -97,7 +97,7 @@ class Tree:
 
     By line: ``kinds``, ``parents``, ``last`` (a response that asks for nothing more), ``borders`` (the last border on
     the way to it, or it itself). By the key of a call's id: where it is ``asked`` for, where it has its ``results``,
-    whether it is said to have been ``running``. ``kept``: the entries that compactions point to, by their ids' keys.
+    where it is said to be ``running``. ``kept``: the entries that compactions point to, by their ids' keys.
     """
 
     kinds: bytearray = attrs.Factory(bytearray)
@@ -106,7 +106,7 @@ class Tree:
     borders: "array[int]" = attrs.Factory(numbers)
     asked: dict[int, int] = attrs.Factory(dict)
     results: "dict[int, int | array[int]]" = attrs.Factory(dict)
-    running: set[int] = attrs.Factory(set)
+    running: dict[int, int] = attrs.Factory(dict)
     kept: dict[int, int] = attrs.Factory(dict)
     header: JsonObject = attrs.Factory(dict)
     title: str | None = None
@@ -125,7 +125,7 @@ class Tree:
     def place(self, line: int) -> Place:
         return Place(self._lines[line], self._offsets[line], self.lengths[line])
 
-    def result_of(self, call_id: str, line: int, gives: Callable[[int], bool]) -> int | None:
+    def result_of(self, call_id: str, line: int, gives: Callable[[int], bool] | None = None) -> int | None:
         """The line behind this one that is the result of a call, among those that ``gives`` takes, if nothing stands
         between that closes the call.
         """
@@ -134,7 +134,7 @@ class Tree:
             found = array("i", [found])
         start = bisect_right(found, line)
         for candidate in found[start : start + _CANDIDATES]:
-            if self.borders[candidate] == self.borders[line] and gives(candidate):
+            if self.borders[candidate] == self.borders[line] and (gives is None or gives(candidate)):
                 return candidate
         return None
 
@@ -234,7 +234,7 @@ class _Reading:
                 self.pointers.add(key_of(pointer))
         elif (started := started_of(value)) is not None:
             key = key_of(started)
-            tree.running.add(key)
+            tree.running.setdefault(key, number)
             if tree.recorded_from is None:
                 tree.recorded_from = tree.asked.get(key, number)
 

@@ -843,6 +843,30 @@ def test_a_response_that_was_cut_off_after_its_call_ran() -> None:
     assert [data["state"] for data in found.main.of("tool/result")] == ["unknown"]
 
 
+def test_a_call_that_ran_as_another_branch_tells_did_run() -> None:
+    session = Session()
+    session.user("a")
+    fork = session.answer(call("c1"), call("c2"), call("c3"))
+    marked(session, "c1")
+    session.result("c1")
+    session.result("c2", parent=fork)
+    session.user("b")
+    found = session.folded()
+    told = {data["call_id"]: data["state"] for data in found.main.of("tool/result")}
+    assert told == {"c1": "unknown", "c2": "ok", "c3": "not_started"}
+
+
+def test_a_call_whose_result_is_on_another_branch_did_run() -> None:
+    session = Session()
+    session.user("a")
+    fork = session.answer(call("c1"), call("c2"), reason="aborted")
+    session.result("c1")
+    session.user("b", parent=fork)
+    found = session.folded()
+    told = {data["call_id"]: data["state"] for data in found.main.of("tool/result")}
+    assert told == {"c1": "unknown", "c2": "unknown"}
+
+
 # ---------------------------------------------------------------- hostile files
 
 
