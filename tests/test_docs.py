@@ -23,6 +23,7 @@ from support.documents import (
     CONTINUATIONS,
     EMBEDDING,
     EXPORT,
+    FOREIGN,
     FORMAT,
     HANDOFFS,
     HOST,
@@ -45,6 +46,7 @@ DOCUMENTS = {
     "client.md": CLIENT,
     "protocol.md": PROTOCOL,
     "export.md": EXPORT,
+    "foreign.md": FOREIGN,
 }
 #: Those whose examples run one after the other, section by section.
 WITH_EXAMPLES = ("library.md", "configuration.md", "embedding.md", "continuations.md", "handoffs.md", "export.md")

@@ -19,6 +19,7 @@ PROTOCOL = (DOCS / "protocol.md").read_text(encoding="utf-8")
 CONTINUATIONS = (DOCS / "continuations.md").read_text(encoding="utf-8")
 MODELS = (DOCS / "models.md").read_text(encoding="utf-8")
 EXPORT = (DOCS / "export.md").read_text(encoding="utf-8")
+FOREIGN = (DOCS / "foreign.md").read_text(encoding="utf-8")
 
 
 class Section(NamedTuple):
