@@ -1,15 +1,17 @@
 """A conversation in a terminal, through a host: what is typed is sent, or steers the turn that runs, or answers it."""
 
 import asyncio
+import os
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager, suppress
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
 from ..runtime.errors import AppError, RuntimeFailure
-from ..runtime.host import HostError, HostStartFailed, HostUnreachable
+from ..runtime.host import HostError, HostStartFailed, HostUnreachable, SubscriptionClosed
 from ..runtime.ids import new_id
 from . import conversation, exits
 from .console import Console
@@ -28,6 +30,12 @@ Json = dict[str, Any]
 
 #: Seconds in which what was typed before may still be sent, or a turn be stopped, before more is said.
 _GRACE: Final = 0.7
+#: Seconds in which what is left behind may end by itself.
+_LEAVING: Final = 0.2
+#: Codes of a host that does not have the session, or one that is shorter than what was shown of it.
+_ANOTHER: Final = "operation_conflict"
+_GONE: Final = ("not_found", _ANOTHER)
+_REMOVED: Final = "session_removed"
 #: Messages of the session that are shown before the first prompt.
 _SHOWN: Final = 6
 _PROMPT: Final = "› "
@@ -116,14 +124,17 @@ class Chat:
             for task in tasks:
                 task.cancel()
             leaving.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            # A host that does not answer keeps nobody who has left.
+            hangs = not await _over(tasks, _LEAVING)
             if self._prompted is not None and self.typed.terminal:
                 self.console.put("\n")
-        return self._left(code)
+        code = self._left(code, hosts)
+        if hangs:
+            os._exit(code)
+        return code
 
-    def _left(self, code: int) -> int:
-        if self._unsent is not None:
-            self.console.say(f"no host has taken what was typed last: {line(self._unsent[1], 100)}", "yellow")
+    def _left(self, code: int, hosts: Hosts) -> int:
+        self._not_known(hosts)
         if self._asks is not None:
             back = f"`maka chat --session {self.words}` in a terminal takes the answer"
             self.console.say(f"the turn waits for an answer: {self._asks}; {back}", "yellow")
@@ -149,6 +160,10 @@ class Chat:
                     return exits.DONE
                 if not await self._between(hosts, ended):
                     return exits.DONE
+            except (HostError, SubscriptionClosed) as error:
+                if not self._gone(hosts, error):
+                    raise
+                return exits.USAGE
             except (HostUnreachable, HostStartFailed, AppError) as error:
                 if not self._greeted or not self.typed.terminal:
                     raise
@@ -186,14 +201,41 @@ class Chat:
             await asyncio.gather(another, return_exceptions=True)
         return True
 
+    def _not_known(self, hosts: Hosts) -> None:
+        """Of what was sent to a host that has not said that it has it."""
+        if self._unsent is None:
+            return
+        where = "" if hosts.root is None else f" --root {quote(hosts.root)}"
+        ways = f"`maka host status{where}` shows whether one runs, and `maka session show {self.words}` what it has"
+        self.console.say(f"it is not known whether a host has taken {line(self._unsent[1], 100)!r}; {ways}", "yellow")
+        self._unsent = None
+
+    def _gone(self, hosts: Hosts, error: HostError | SubscriptionClosed) -> bool:
+        """Says it where the session is not there any more, or another is in its place; what was typed is not sent."""
+        where = "" if hosts.root is None else f" --root {quote(hosts.root)}"
+        if isinstance(error, SubscriptionClosed):
+            gone = error.reason == _REMOVED
+        else:
+            gone = error.code in _GONE
+        if not self._greeted or not gone:
+            return False
+        if isinstance(error, HostError) and error.code == _ANOTHER:
+            what = f"lacks what was shown of it here; `maka session show {self.words}` shows what it holds"
+        else:
+            what = f"is gone: it was deleted or moved away; `maka session list{where}` shows those there are"
+        self.console.say(f"session {self.session_id} {what}", "red")
+        self._not_sent([*([] if self._unsent is None else [self._unsent[1]]), *self.typed.taken()])
+        self._unsent = None
+        return True
+
     def _not_sent(self, lines: list[str]) -> None:
         for text in lines:
             self.console.say(f"not sent: {line(text, 100)}", "yellow")
 
     async def _unreached(self, hosts: Hosts, error: RuntimeFailure) -> None:
         self.console.say(str(error), "red")
-        self._not_sent([*([] if self._unsent is None else [self._unsent[1]]), *self.typed.taken()])
-        self._unsent = None
+        self._not_known(hosts)
+        self._not_sent(self.typed.taken())
         self.console.say("what is typed now is tried again", "yellow")
         await _first(self.typed.ready(), hosts.another())
 
@@ -201,6 +243,8 @@ class Chat:
         """Over one host. None: somebody has left; else whether the host has ended in order."""
         if self.settings is not None:
             await client.create_session(self.session_id, **self.settings)
+            # It is there from now on. If it is not any more nobody wants it back.
+            self.settings = None
         async with Watching(
             client,
             self.session_id,
@@ -398,6 +442,13 @@ _COMMANDS: Final[dict[str, Callable[[Chat, Watching], Awaitable[None]]]] = {
     "/stop": Chat._stopped,
     "/help": Chat._helped,
 }
+
+
+async def _over(tasks: "list[asyncio.Task[Any]]", seconds: float) -> bool:
+    """Do all of them end in that time? What they raise is told elsewhere, or by nobody."""
+    done, left = await asyncio.wait(tasks, timeout=seconds)
+    await asyncio.gather(*done, return_exceptions=True)
+    return not left
 
 
 async def _done(task: "asyncio.Task[None]") -> None:

@@ -173,7 +173,34 @@ def test_a_conversation_whose_host_hangs_can_be_left(alone: Process) -> None:
         chat.until(rf"asking the host \(process {alone.pid}\) to stop the turn; it has not answered yet")
         chat.type("\x03")
         chat.until("left; .* has not answered")
-        assert chat.end() == 130
+        # Much sooner than the host would be given up.
+        assert chat.process.wait(5) == 130
+
+
+def test_what_a_host_that_hangs_may_have_taken_is_not_said_to_be_lost(alone: Process) -> None:
+    with Terminal("chat") as chat:
+        chat.until("› ")
+        alone.send(signal.SIGSTOP)
+        chat.type("Hello\n/quit\n")
+        chat.until("it is not known whether a host has taken 'Hello'; `maka host status` shows whether one runs")
+        assert chat.process.wait(5) == 0
+
+
+def test_a_session_that_was_deleted_meanwhile_does_not_come_again(alone: Process, maka_: Run, tmp_path: Path) -> None:
+    with Terminal("chat") as chat:
+        chat.until("› ")
+        chat.type("Hello\n")
+        chat.until(r"You said Hello\.")
+        chat.until("› ")
+        alone.send(signal.SIGTERM)
+        chat.until("has ended; what is typed now goes to the next one")
+        [session] = (tmp_path / "root" / "sessions").iterdir()
+        session.rename(tmp_path / "away")
+        chat.type("Again\n")
+        chat.until("not sent: Again")
+        assert chat.end() == 2
+    assert f"session {session.name} is gone: it was deleted or moved away; `maka session list` shows" in chat.shown
+    assert not session.exists()
 
 
 def test_what_is_sent_again_and_has_been_taken_is_not_waited_for(tmp_path: Path) -> None:
