@@ -22,6 +22,7 @@ NAMES = (
     "continuations",
     "handoffs",
     "hosts",
+    "imports",
     "fold",
     "load",
     "memory",
