@@ -174,18 +174,19 @@ class Conversion:
             if thread.branch:
                 continue  # whoever withdrew it has left it as it is
             for call in [*thread.lost.values(), *thread.open]:
-                never = thread.dispatches and call.seq is None
-                what = "was never run" if never else "has no result, and nobody knows what came of it"
-                self._tell_of(
-                    "not_started" if never else "unknown_outcome",
-                    f"the call {call.call_id} of {call.name} {what}",
-                    call.place,
-                )
+                self._tell_unanswered(thread, call)
             if thread.turn_id is not None and thread.opened is not None:
                 self._tell_of("open_turn", f"turn {thread.turn} has no end", thread.opened)
 
     def _tell_of(self, code: str, message: str, place: Place, related: int | None = None) -> None:
         self._report.add(code, message, place.line, place.offset, place.length, related=related)
+
+    def _tell_unanswered(self, thread: _Thread, call: _Call) -> None:
+        never = thread.dispatches and call.seq is None
+        what = "was never run" if never else "has no result, and nobody knows what came of it"
+        self._tell_of(
+            "not_started" if never else "unknown_outcome", f"the call {call.call_id} of {call.name} {what}", call.place
+        )
 
     # ------------------------------------------------------------ threads
 
@@ -347,6 +348,10 @@ class Conversion:
         if not known and call.seq is None:
             call.seq = seq
         thread.open.remove(call)
+        older = thread.lost.pop(call.call_id, None)
+        if older is not None and not thread.branch:
+            # A result would be of the newer one.
+            self._tell_unanswered(thread, older)
         thread.lost[call.call_id] = call
 
     # ------------------------------------------------------------ records

@@ -58,4 +58,9 @@ def _format_of(value: dict[str, Any]) -> str | None:
         return "codex"
     if _CLAUDE_KEYS & value.keys() or (isinstance(type_, str) and type_ in _CLAUDE_TYPES):
         return "claude-code"
+    if "timestamp" in value and (
+        "parentId" in value or (type_ == "message" and isinstance(value.get("message"), dict))
+    ):
+        # Its header is lost.
+        return "pi"
     return None
