@@ -233,7 +233,9 @@ class ScriptedBackend:
     async def _play(self, input: SendInput, emit: "Yield") -> None:
         self.sends += 1
         self.inputs.append(input)
-        playing = self._playing = _Playing(self, input, emit, _parts(self._script(input)))
+        with exits_contained("a script"):
+            parts = _parts(self._script(input))
+        playing = self._playing = _Playing(self, input, emit, parts)
         try:
             await playing.whole()
         finally:
@@ -545,7 +547,9 @@ class _Playing:
         kind = _ASKED[type(part)]
         outcome = await self._unless_halted(self._input.interactions.ask(kind, part.request))
         self._backend.outcomes.append(outcome)
-        self._parts.extendleft(reversed(_parts([*part.then(outcome)])))
+        with exits_contained("a script"):
+            parts = _parts([*part.then(outcome)])
+        self._parts.extendleft(reversed(parts))
 
     async def _retry(self, part: Retry) -> None:
         await self._model_speaks()

@@ -51,6 +51,10 @@ def main(
             log.info("process %d is the host of %s and loads its app", os.getpid(), lock.root)
             loaded, source = load_app(app, place, os.environ, Path.cwd())
             return asyncio.run(_serve(Host(place, loaded, app_name=source.name, idle=idle, on_ready=on_ready), lock))
+    except SystemExit as error:
+        _leave_soon(LATE)
+        by = f"something that the app has started called sys.exit({error.code!r}), which ends its host"
+        return _said(RuntimeFailure(f"{by}; mend it so that it returns or raises"), LATE)
     except HostRunning as error:
         return _said(error, TAKEN)
     except AppError as error:
@@ -90,10 +94,7 @@ async def _serve(host: Host, lock: RootLock | None = None) -> int:
     except ShutdownLate as error:
         # What hangs, a thread perhaps, must not keep the process: the locks end with it.
         _leave(_said(error, LATE))
-    # All is given back. What an app has left behind has a moment to end by itself.
-    last = threading.Timer(_LEFTOVERS, _leave, (STOPPED,))
-    last.daemon = True
-    last.start()
+    _leave_soon(STOPPED)
     return STOPPED
 
 
@@ -101,6 +102,13 @@ def _tell(sentence: str) -> None:
     """From within a signal's handler, which may have come amid a line of the log."""
     with suppress(OSError):
         os.write(2, f"{sentence}\n".encode())
+
+
+def _leave_soon(code: int) -> None:
+    """All is given back. What an app has left behind has a moment to end by itself."""
+    last = threading.Timer(_LEFTOVERS, _leave, (code,))
+    last.daemon = True
+    last.start()
 
 
 def _leave(code: int) -> NoReturn:

@@ -4,11 +4,12 @@ import asyncio
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from maka.runtime.host import HostStartFailed, ensure_host
+from maka.runtime.host import HostStartFailed, HostUnreachable, ensure_host
 from maka.runtime.host.ownership import owner
 from support.hosts import PATIENCE, TESTS, HostProcess, Root, a_root
 
@@ -39,6 +40,41 @@ deadlines = Deadlines(stop={kernel}, dispose={kernel}, after_step={kernel}, exit
 host = Host(sys.argv[1], app, deadlines=HostDeadlines(shutdown={shutdown}, goodbye=0.2), kernel_deadlines=deadlines)
 sys.exit(asyncio.run(process._serve(host)))
 """
+
+
+#: A host whose app ends the program from a callback that nobody waits for.
+EXITING = """
+import asyncio, sys
+sys.path.insert(0, {tests!r})
+from maka.runtime import App
+from maka.runtime.backends.scripted import scripted_backend
+from maka.runtime.host import process
+from maka.runtime.scripted import Do, Wait
+
+def exits(input):
+    asyncio.get_running_loop().call_soon(sys.exit, 0)
+
+script = scripted_backend([[Do(exits), Wait()]])
+app = App(backends={{"scripted": script}}, default_backend="scripted", permission_mode="bypass")
+sys.modules["exiting"] = sys.modules["__main__"]
+sys.exit(process.main(sys.argv[1], "exiting:app"))
+"""
+
+
+def test_a_host_whose_app_ends_the_program_says_so_and_has_not_been_stopped(tmp_path: Path) -> None:
+    async def test(root: Root) -> None:
+        host = await root.start(code=EXITING.format(tests=str(TESTS)))
+        async with root.client() as client:
+            with suppress(HostUnreachable):
+                await client.start_turn("s1", "go", turn_id="t")
+            assert host.process.wait(PATIENCE) == 1
+        assert "maka: something that the app has started called sys.exit(0), which ends its host" in host.said()
+        assert owner(root.path) is None
+        [end] = root.of_type("turn/end")
+        assert end.data["reason"]["kind"] == "aborted"
+
+    with a_root(tmp_path / "root") as root:
+        asyncio.run(test(root))
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,7 @@ class Exiting:
         lambda _: Raising(SystemExit(3)),
         scripted_backend([Do(exits)]),
         scripted_backend([Do(exits_late)]),
+        scripted_backend(exits),
         loop_backend(lambda _: Exiting()),
     ],
 )

@@ -172,6 +172,19 @@ def test_calls_of_one_step() -> None:
     ]
 
 
+def test_what_an_answer_leads_to_does_not_end_the_program() -> None:
+    def exits(outcome: JsonObject) -> Sequence[Part]:
+        raise SystemExit(3)
+
+    async def main() -> None:
+        answers = Answers()
+        answers.outcome.set_result({"kind": "question_answer", "answers": ["Yes"]})
+        with pytest.raises(RuntimeError, match=r"a script called sys\.exit\(3\)"):
+            await drained(backend(Question("So?", exits)).send(sent(answers=answers)))
+
+    run(main(), 0)
+
+
 def test_steps_where_they_are_asked_for() -> None:
     turn: list[Part] = ["a", Say("b"), Tool("t"), Tool("t"), "c"]
     found = [kind for kind in kinds(turn, steps=True) if not kind.startswith("text")]
