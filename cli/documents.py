@@ -226,6 +226,12 @@ def _not_begun(path: Path, dry_run: bool, verdict: str) -> Doc:
 
 def verification(target: str, root: str | None, head: str | None) -> Answer:
     """Of `verify`: bytes, numbers and sums only. The refusal says why the journal does not extend `head`."""
+    if (told := foreign_session(target)) is not None:
+        raise SessionNotFound(
+            f"{told.path} is a session of another tool ({told.format}), and no journal that could be verified; "
+            "`maka journal inspect` says what it holds",
+            path=told.path,
+        )
     path = resolve(target, root)
     unverified: list[int] = []
     found: list[int] = []

@@ -38,6 +38,10 @@ def import_(
     original: Annotated[
         bool, typer.Option("--original/--no-original", help="Keep each file itself beside the journal made of it.")
     ] = True,
+    backend: Annotated[
+        str | None,
+        typer.Option("--backend", metavar="NAME", help="The backend of your app that is to go on with the sessions."),
+    ] = None,
     as_json: Json = False,
     root: Root = None,
 ) -> int:
@@ -56,7 +60,7 @@ def import_(
     done = _Done(dry_run=dry_run, root=place)
     progress = [f"importing {len(found)} files"]
     with console.working(lambda: progress[0]):
-        one = partial(outcome, root=place, dry_run=dry_run, original=original)
+        one = partial(outcome, root=place, dry_run=dry_run, original=original, backend=backend)
         for number, taken in enumerate(_each(one, found), 1):
             progress[0] = f"importing file {number} of {len(found)}: {found[number - 1][0].name}"
             done.take(taken)
@@ -97,7 +101,7 @@ def _undisturbed() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def outcome(item: tuple[Path, bool], *, root: Path, dry_run: bool, original: bool) -> "Doc":
+def outcome(item: tuple[Path, bool], *, root: Path, dry_run: bool, original: bool, backend: str | None) -> "Doc":
     """Imports a file: ``{doc}``, ``{skipped}`` or ``{failed, code, again}``. The second of ``item``: a person has named
     it, so that it is an error if it is nothing to import.
     """
@@ -116,7 +120,11 @@ def outcome(item: tuple[Path, bool], *, root: Path, dry_run: bool, original: boo
             if file.format == EMPTY:
                 return {"doc": {"path": str(path), "format": EMPTY, "bytes": 0, "sessions": []}}
             store = FileStore(root)
-            report = import_file(file.raw, file.source, file.format, store, dry_run=dry_run, original=original)
+            report = import_file(
+                file.raw, file.source, file.format, store, dry_run=dry_run, original=original, backend=backend
+            )
+            for older in file.older:
+                report.report.add("older_generation", f"{older.name} is what this session was before it was migrated")
             return {"doc": report.to_json()}
     except JournalLocked:
         said = f"{path} is being imported by another process; wait for that one"

@@ -107,6 +107,11 @@ def inspection(doc: Doc, paint: Painter, *, words: str | None = None) -> Lines:
     out += _findings(doc, paint, words)
     for title, key, head, rows, right in _SECTIONS:
         out += _section(title, [row for item in _rows(doc, key) for row in rows(item)], head, paint, right)
+    threads = [
+        [line(row.get("kind"), 20), line(row.get("thread"), 60), line(row.get("turns")), line(row.get("calls"))]
+        for row in _rows(doc, "threads")
+    ]
+    out += _section("branches and subagents", threads, ["kind", "thread", "turns", "calls"], paint, {2, 3})
     queue = _object(doc.get("queue"))
     waiting = [
         [kind, line(entry.get("message_id"), 40), line(entry.get("turn_id", "-"), 40), line(entry.get("seq"))]
@@ -162,12 +167,14 @@ def _facts(doc: Doc, paint: Painter) -> Lines:
     if head:
         holds += f", head {line(head.get('seq'))} {line(head.get('sum'), 32)}"
     rows.append(["holds", holds])
+    foreign = _object(doc.get("lines")) or doc.get("threads") is not None
     if header:
         by = _object(header.get("created_by"))
         made = f"{line(now.get('model') or '-', 40)} ({line(now.get('backend') or '-', 40)})"
         rows.append(["model", f"{made}, permission {line(now.get('permission_mode') or '-', 20)}"])
         rows.append(["folder", line(now.get("cwd") or "-", 100)])
-        rows.append(["written by", f"{line(by.get('name', '-'), 40)} {line(by.get('version', ''), 40)}"])
+        if not foreign:
+            rows.append(["written by", f"{line(by.get('name', '-'), 40)} {line(by.get('version', ''), 40)}"])
         parent = _object(header.get("parent"))
         if parent:
             rows.append(["fork of", f"{line(parent.get('session_id'), 128)} at {line(parent.get('seq'))}"])
@@ -188,7 +195,7 @@ def _findings(doc: Doc, paint: Painter, words: str) -> Lines:
     findings = _rows(doc, "findings")
     if not findings:
         return []
-    head = ["severity", "code", "seq", "offset", "bytes", "what"]
+    head = ["severity", "code", "line", "seq", "offset", "bytes", "what"]
     of_code: dict[str, int] = {}
     rows = []
     for finding in findings:
@@ -196,9 +203,9 @@ def _findings(doc: Doc, paint: Painter, words: str) -> Lines:
         of_code[code] = of_code.get(code, 0) + 1
         if of_code[code] > _FINDINGS and len(findings) > 2 * _FINDINGS:
             continue
-        places = [_optional(finding.get(key)) for key in ("seq", "offset", "length")]
+        places = [_optional(finding.get(key)) for key in ("line", "seq", "offset", "length")]
         rows.append([line(finding.get("severity")), code, *places, _message(finding)])
-    kept = [i for i in range(len(head)) if i not in (2, 3, 4) or any(row[i] != "-" for row in rows)]
+    kept = [i for i in range(len(head)) if i not in (2, 3, 4, 5) or any(row[i] != "-" for row in rows)]
 
     def style(column: int, cell: str) -> str:
         return SEVERITY_STYLE.get(cell, "") if column == 0 else ""
@@ -209,7 +216,7 @@ def _findings(doc: Doc, paint: Painter, words: str) -> Lines:
         paint,
         head=[head[i] for i in kept],
         styles=style,
-        right=frozenset(kept.index(i) for i in (2, 3, 4) if i in kept),
+        right=frozenset(kept.index(i) for i in (2, 3, 4, 5) if i in kept),
     )
     shown: dict[str, int] = {}
     for row in rows:

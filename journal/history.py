@@ -459,7 +459,12 @@ class History:
         else:
             said = [_text(wording.outcome_told(call.name, call.call_id, data["state"])), *content]
             item = _Item("user", event.seq, data["run_id"], said, mark=f"outcome: {data['source']}")
-            self._untold[event.seq] = item
+            if compacted:
+                # The summary does not know of it: it is told where it came.
+                self._forget(self._turns[-1])
+                self._turns[-1].add(item)
+            else:
+                self._untold[event.seq] = item
             self._told.setdefault(root, []).append(_Told(turn, call, result, item))
 
     def _turn_end(self, event: Event) -> None:

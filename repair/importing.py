@@ -106,12 +106,20 @@ class ImportReport:
 
 
 def import_file(
-    raw: FileSource, source: Source, format: str, store: FileStore, *, dry_run: bool = False, original: bool = True
+    raw: FileSource,
+    source: Source,
+    format: str,
+    store: FileStore,
+    *,
+    dry_run: bool = False,
+    original: bool = True,
+    backend: str | None = None,
 ) -> ImportReport:
     """Makes journals of a file of a format that was detected: ``raw`` are its bytes, ``source`` what they stand for.
 
     ``dry_run`` tells what would be made, and writes nothing. ``original`` keeps the file itself as a blob of its
-    session. Raises JournalWriteError, JournalConflict where the file changed meanwhile, and JournalLocked where another
+    session. ``backend`` is to go on with the sessions; by itself the format's name stands there, which none has. Raises
+    JournalWriteError, JournalConflict where the file changed meanwhile, and JournalLocked where another
     import of it runs.
     """
     name, digest = raw.path.name, _digest(raw, raw.size)
@@ -140,7 +148,7 @@ def import_file(
         told = f"session {base} of the root came of another file, or of this one before it was rewritten"
         report.add("rewritten", told)
     with ExitStack() as stack:
-        making = _Making(records, shared) if dry_run else stack.enter_context(_Staging(records, shared))
+        making = _Making(records, shared) if dry_run else stack.enter_context(_Staging(records, shared, backend))
         for batch in given:
             making.take(batch)
         now = os.fstat(raw.fd)
@@ -452,8 +460,9 @@ class _Late(files.RealFs):
 class _Staging(_Making):
     """Writes the sessions, and moves them into the root. A context: leaving it early leaves nothing in the root."""
 
-    def __init__(self, records: _Records, shared: dict[str, _Shared]) -> None:
+    def __init__(self, records: _Records, shared: dict[str, _Shared], backend: str | None) -> None:
         super().__init__(records, shared)
+        self._backend = backend
         self._root = records.store.root
         self._place = self._root / STAGING / f"{records.id_of(MAIN)}-{records.digest[:8]}"
         self._writers: dict[str, JournalWriter] = {}
@@ -503,6 +512,7 @@ class _Staging(_Making):
     def _open(self, batch: Batch, session: _Session, fork: _Point | None) -> None:
         header = dict(batch.drafts[0].data)
         header["session_id"] = session.session_id
+        header["backend"] = self._backend or header["backend"]
         origin = {**header["imported_from"], "sha256": self._records.digest, "bytes": self._records.raw.size}
         if batch.thread != MAIN:
             # They are found again by the session that the file is of.

@@ -41,6 +41,7 @@ def test_a_session_of_another_tool_is_inspected(maka_: Run, transcript: Path) ->
     keys = set(maka_("journal", "inspect", CORPUS / "three-turns.jsonl", "--json").json)
     assert keys <= set(doc)
     text = maka_("journal", "inspect", transcript).out
+    assert "written by" not in text
     assert "claude-code" in text
     assert f"maka journal import {transcript}" in text
     assert (
@@ -79,6 +80,21 @@ def test_a_session_is_imported_and_goes_on_like_any_other(maka_: Run, transcript
     exported = maka_("journal", "export", CLAUDE, "--to", "openai-chat").json
     assert legality.openai_chat(exported) == []
     assert exported == maka_("journal", "export", transcript, "--to", "openai-chat").json
+
+
+def test_a_backend_is_named_for_going_on(maka_: Run, transcript: Path) -> None:
+    maka_("journal", "import", transcript, "--backend", "mine")
+    doc = maka_("journal", "inspect", CLAUDE, "--json").json
+    assert (doc["header"]["backend"], doc["settings"]["backend"]) == ("mine", "mine")
+    assert doc["header"]["imported_from"]["format"] == "claude-code"
+    # Going on under another name is no other session.
+    assert "unchanged" in maka_("journal", "import", transcript).out
+
+
+def test_a_journal_is_what_can_be_verified(maka_: Run, transcript: Path) -> None:
+    ran = maka_("journal", "verify", transcript)
+    assert ran.code == 2
+    assert "maka journal inspect" in ran.err
 
 
 def test_a_dry_run_writes_nothing(maka_: Run, transcript: Path, tmp_path: Path) -> None:

@@ -116,11 +116,12 @@ def test_what_comes_of_a_call_that_was_compacted_away_is_told_as_text(told: Told
     told.compact()
     outcome = {"turn_id": "t1", "run_id": "r1", "call_id": "c", "call_seq": seq, "operation_id": "o", "state": "ok"}
     told.add("tool/outcome", {**outcome, "content": text("it was done"), "is_error": False, "source": "late"})
-    told.say("two", "2")
     messages = told.history.messages()
+    assert [message["role"] for message in messages] == ["user", "user"]
     assert all(block["kind"] == "text" for message in messages for block in message["content"])
-    assert told.texts()[0] == "summary"
-    assert "it was done" in told.texts()
+    assert (told.texts()[0], told.texts()[-1]) == ("summary", "it was done")
+    told.say("two", "2")
+    assert told.texts()[-3:] == ["it was done", "two", "2"]
 
 
 def test_a_compaction_without_a_summary_leaves_the_rest_alone(told: Told) -> None:
