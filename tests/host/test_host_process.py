@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from maka.runtime.host import HostStartFailed, HostUnreachable, ensure_host
+from maka.runtime.host import HostError, HostStartFailed, HostUnreachable, ensure_host
 from maka.runtime.host.ownership import owner
 from support.hosts import PATIENCE, TESTS, HostProcess, Root, a_root
 
@@ -65,7 +65,7 @@ def test_a_host_whose_app_ends_the_program_says_so_and_has_not_been_stopped(tmp_
     async def test(root: Root) -> None:
         host = await root.start(code=EXITING.format(tests=str(TESTS)))
         async with root.client() as client:
-            with suppress(HostUnreachable):
+            with suppress(HostError, HostUnreachable):
                 await client.start_turn("s1", "go", turn_id="t")
             assert host.process.wait(PATIENCE) == 1
         assert "maka: something that the app has started called sys.exit(0), which ends its host" in host.said()
