@@ -98,7 +98,7 @@ def renew(path: str | os.PathLike[str]) -> None:
 
     Raises EndpointRefused; OSError where what stands there cannot be taken away.
     """
-    _make_private(Path(path).parent)
+    _make_private(Path(path).parent, then="")
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -163,7 +163,8 @@ def _socket(directory: Path, host_epoch: str) -> Path:
     return directory / f"{host_epoch[:16]}.sock"
 
 
-def _make_private(directory: Path) -> None:
+def _make_private(directory: Path, then: str = ", then start the host again") -> None:
+    """``then``: what a person does once the directory is mended."""
     try:
         try:
             os.mkdir(directory, files.DIR_MODE)
@@ -180,9 +181,7 @@ def _make_private(directory: Path) -> None:
     if wrong is not None:
         own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
         way = f"close it with `chmod 700 {directory}`" if own else "move it elsewhere"
-        raise EndpointRefused(
-            f"{directory} {wrong}, so the host does not listen there; {way}, then start the host again"
-        )
+        raise EndpointRefused(f"{directory} {wrong}, so the host does not listen there; {way}{then}")
 
 
 def not_private(found: os.stat_result) -> str | None:

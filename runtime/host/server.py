@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ..tasks import all_done
 from .connection import Connection, Services
+from .endpoint import not_private
 from .protocol import State, encode
 from .transport import CLOSING, FramedTransport
 
@@ -46,9 +47,11 @@ class Server:
 
     @property
     def reachable(self) -> bool:
-        """Is what stands at the path still this server's socket?"""
+        """Is what stands at the path still this server's socket, in a directory where clients trust it?"""
         try:
-            return self._path is not None and _inode(self._path) == self._inode
+            if self._path is None or not_private(os.lstat(os.path.dirname(self._path))) is not None:
+                return False
+            return _inode(self._path) == self._inode
         except OSError:
             return False
 

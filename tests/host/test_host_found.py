@@ -113,6 +113,52 @@ def test_a_socket_that_cannot_come_again_is_told_once_and_tried_again(
     asyncio.run(test())
 
 
+def opened(directory: Path) -> Callable[[], None]:
+    directory.chmod(0o755)
+    return lambda: directory.chmod(0o700)
+
+
+def linked(directory: Path) -> Callable[[], None]:
+    moved = directory.rename(directory.with_name(directory.name + ".moved"))
+    directory.symlink_to(moved)
+
+    def back() -> None:
+        directory.unlink()
+        moved.rename(directory)
+
+    return back
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (opened, "is open to others (mode 0755), so the host does not listen there; close it with `chmod 700 {}`"),
+        (linked, "is a link, so the host does not listen there; move it elsewhere"),
+    ],
+)
+def test_a_directory_that_clients_do_not_trust_is_told_once_until_it_is_mended(
+    root: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], Callable[[], None]], said: str
+) -> None:
+    caplog.set_level(logging.ERROR, "maka")
+
+    async def test() -> None:
+        async with a_host(root), connect(root, reconnect=False) as before:
+            directory = endpoint_of(root).parent
+            back = spoil(directory)
+            try:
+                await until(lambda: bool(caplog.records))
+                await asyncio.sleep(0.1)
+                [record] = caplog.records
+                assert record.message.endswith(f": {directory} {said.format(directory)}")
+                assert (await before.status())["state"] == "ready"
+            finally:
+                back()
+            await until((directory / endpoint_of(root).name).is_socket)
+            assert await answers(root)
+
+    asyncio.run(test())
+
+
 def test_a_registration_that_cannot_be_written_is_told_once_and_tried_again(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
