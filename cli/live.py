@@ -119,7 +119,8 @@ class Live:
                 said = "" if key is None else self._said[key]
                 if key is not None:
                     streamed.remove(key)
-                if key is None or not block["text"].startswith(said):
+                # Of one whose host was killed less may be left than was shown.
+                if key is None or not (block["text"].startswith(said) or said.startswith(block["text"])):
                     said, key = "", (block["kind"], message_id, f"{number} whole")
                 if rest := block["text"][len(said) :]:
                     self._stream(key, rest)

@@ -153,3 +153,9 @@ def test_a_call_that_was_met_before_it_began_has_its_arguments() -> None:
     live.event("tool/call", {"call_id": "c", "name": "look"})
     out.seek(0)
     assert '→ look {"at": 1}' in out.read()
+
+
+def test_of_a_message_of_which_less_was_kept_than_was_shown_nothing_is_shown_again() -> None:
+    assert hosted(piece("One two", 0), message("One")) == "One two\n"
+    assert hosted(piece("One", 0), message("One two")) == "One two\n"
+    assert hosted(piece("One two", 0), message("One or")) == "One two\n\nOne or\n"
