@@ -120,9 +120,7 @@ def outcome(item: tuple[Path, bool], *, root: Path, dry_run: bool, original: boo
             if file.format == EMPTY:
                 return {"doc": {"path": str(path), "format": EMPTY, "bytes": 0, "sessions": []}}
             store = FileStore(root)
-            report = import_file(
-                file.raw, file.source, file.format, store, dry_run=dry_run, original=original, backend=backend
-            )
+            report = import_file(file.raw, file.format, store, dry_run=dry_run, original=original, backend=backend)
             for older in file.older:
                 report.report.add("older_generation", f"{older.name} is what this session was before it was migrated")
             return {"doc": report.to_json()}

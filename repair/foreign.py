@@ -1,7 +1,6 @@
 """A session file of another tool as a view: what an import would make of it, what is wrong. Never writes."""
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -14,12 +13,12 @@ from ..journal.errors import SessionNotFound
 from ..journal.events import Event, JsonObject
 from ..journal.findings import FindingList, Verdict, verdict_of
 from ..journal.foreign import reading
-from ..journal.foreign.detect import ZSTD, detect
+from ..journal.foreign.detect import detect
+from ..journal.foreign.dsh import generation
 from ..journal.foreign.findings import Report
 from ..journal.foreign.records import MAIN
 from ..journal.history import History
 from ..journal.reader import FileSource, open_source
-from ..journal.source import Source
 from ..journal.state import State
 from .closers import plan_closers
 from .plan import appended_json
@@ -28,16 +27,14 @@ from .session import facts_of
 #: How a journal of ours begins: no foreign file is looked for behind it.
 _OURS: Final = b'{"seq":0,'
 EMPTY: Final = "empty"
-_DSH_FILE: Final = re.compile(r"session(?:\.v([1-9][0-9]*))?\.jsonl(\.zstd)?")
 
 
 @attrs.frozen
 class Opened:
-    """A foreign file: its bytes, and what they stand for (the same, unless they are compressed)."""
+    """A foreign file, and the originals beside it that a migration of its tool left."""
 
     format: str
     raw: FileSource
-    source: Source
     older: tuple[Path, ...] = ()
 
     @property
@@ -48,22 +45,15 @@ class Opened:
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[Opened | None]:
     """The foreign file, or None where it is none that we know, or a journal. A directory of DeepSeek Harness stands for
-    its newest generation.
-
-    Raises SessionNotFound, JournalError where it cannot be read, or is compressed and what reads that is not installed.
+    its newest generation. Raises SessionNotFound, and JournalError where it cannot be read.
     """
     path, older = _file_of(Path(path))
     with open_source(path) as raw:
         format = None if raw.read(0, len(_OURS)) == _OURS else detect(raw, path.name)
         if format is None or format == "maka":
             yield None
-        elif raw.read(0, len(ZSTD)) == ZSTD:
-            from ..journal.foreign import zstd
-
-            with zstd.opened(raw) as unpacked:
-                yield Opened(format, raw, unpacked, older)
         else:
-            yield Opened(format, raw, raw, older)
+            yield Opened(format, raw, older)
 
 
 def foreign(
@@ -89,11 +79,8 @@ def _file_of(path: Path) -> tuple[Path, tuple[Path, ...]]:
 
 def generations(directory: Path) -> list[Path]:
     """The files of one session of DeepSeek Harness in a directory, the newest generation first."""
-    found: dict[int, Path] = {}
-    for name in sorted(os.listdir(directory)):
-        if (match := _DSH_FILE.fullmatch(name)) is not None:
-            found.setdefault(int(match[1] or 0), directory / name)
-    return [found[number] for number in sorted(found, reverse=True)]
+    newest, older = generation(directory)
+    return [] if newest is None else [newest, *older]
 
 
 class ForeignSession:
@@ -110,15 +97,13 @@ class ForeignSession:
             written = datetime.fromtimestamp(os.fstat(opened.raw.fd).st_mtime, UTC).isoformat(" ", "seconds")
             self._report.add("empty_file", f"the file is empty, maybe being created: it was written to at {written}")
         else:
-            self._report, self._threads = reading.fold(
-                opened.source, opened.format, self.path.name, histories=histories
-            )
+            self._report, self._threads = reading.fold(opened.raw, opened.format, self.path.name, histories=histories)
         for older in opened.older:
             self._report.add("older_generation", f"{older.name} is what this session was before it was migrated")
         self._events = None
         if events:
             read = opened.format != EMPTY
-            self._events = list(reading.events(opened.source, opened.format, self.path.name)) if read else []
+            self._events = list(reading.events(opened.raw, opened.format, self.path.name)) if read else []
         main = self._threads.get(MAIN)
         self.header = None if main is None else main.header
         self._state = State() if main is None else main.state

@@ -107,7 +107,6 @@ class ImportReport:
 
 def import_file(
     raw: FileSource,
-    source: Source,
     format: str,
     store: FileStore,
     *,
@@ -115,20 +114,20 @@ def import_file(
     original: bool = True,
     backend: str | None = None,
 ) -> ImportReport:
-    """Makes journals of a file of a format that was detected: ``raw`` are its bytes, ``source`` what they stand for.
+    """Makes journals of a file of a format that was detected.
 
     ``dry_run`` tells what would be made, and writes nothing. ``original`` keeps the file itself as a blob of its
-    session. ``backend`` is to go on with the sessions; by itself the format's name stands there, which none has. Raises
-    JournalWriteError, JournalConflict where the file changed meanwhile, and JournalLocked where another
-    import of it runs.
+    session. ``backend`` is to go on with the sessions; by itself the format's name stands there. Raises
+    JournalWriteError, JournalConflict where the file changed meanwhile, JournalLocked where another import of it runs,
+    and JournalError where it is packed and nothing is installed that unpacks it.
     """
     name, digest = raw.path.name, _digest(raw, raw.size)
     began = os.fstat(raw.fd).st_mtime_ns
     report = Report()
-    given = batches(source, format, report, name)
+    given = batches(raw, format, report, name)
     first = next(given, None)
     imported_from = {} if first is None else mapping(first.drafts[0].data.get("imported_from"))
-    base = _base(imported_from, format, source)
+    base = _base(imported_from, format, raw)
     records = _Records(store, base, imported_from, format, digest, raw)
     main = records.newest(MAIN)
     if main is not None and main.sha256 == digest:
@@ -138,10 +137,10 @@ def import_file(
         )
     shared: dict[str, _Shared] = {}
     if main is not None:
-        shared = records.compared(batches(source, format, Report(), name))
+        shared = records.compared(batches(raw, format, Report(), name))
         cuts = {thread: found.cut for thread, found in shared.items() if found.cut is not None and not found.same}
         report = Report()
-        given = batches(source, format, report, name, cuts)
+        given = batches(raw, format, report, name, cuts)
     elif first is not None:
         given = chain([first], given)
     if main is None and records.id_for(MAIN) != base:

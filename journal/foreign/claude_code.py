@@ -452,19 +452,9 @@ class _Reading:
             told = text(origin.get("url")) or text(origin.get("file_id"))
             self._tell("image_elsewhere", f"the {kind} is not in this file", place)
             return said(f"[{kind}: {told or 'its bytes are not here'}]")
-        if kind == "image" and (why := _unusable(data)) is not None:
+        if kind == "image" and (why := images.unusable(data)) is not None:
             self._tell("image_unusable", f"an image that no provider takes: {why}", place)
         return [{"kind": kind, "media_type": media_type or "application/octet-stream", "data": data}]
-
-
-def _unusable(data: str) -> str | None:
-    raw = images.decoded(data)
-    if raw is None:
-        return "it is no base64"
-    found = images.look(raw)
-    if isinstance(found, str):
-        return found
-    return images.too_big(found, len(data), images.Limits(), many=False)
 
 
 def _id(value: Any) -> str | None:

@@ -53,7 +53,7 @@ def take(tmp_path: Path, store: FileStore) -> Callable[..., ImportReport]:
         path = tmp_path / "file.jsonl"
         path.write_bytes(written(*lines) if data is None else data)
         with open_source(path) as raw:
-            return import_file(raw, raw, played.FORMAT, store, **options)
+            return import_file(raw, played.FORMAT, store, **options)
 
     return take
 
