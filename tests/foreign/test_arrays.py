@@ -122,7 +122,10 @@ def test_items_in_a_row_are_one_answer() -> None:
     ]
     assert found.main.of("assistant/message")[0]["content"][0] == {"kind": "thinking", "text": "hm", "encrypted": "e"}
     assert found.codes() == ["hosted_tool"]
-    assert found.main.results() == ["ok", "ok"]
+    assert [(data["call_id"], data["content"][0]["text"]) for data in found.main.of("tool/result")] == [
+        ("b", "B"),
+        ("a", "A"),
+    ]
     assert len(found.main.of("x-foreign/line")) == 1
 
 

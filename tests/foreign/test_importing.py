@@ -390,8 +390,9 @@ def test_a_file_that_changes_meanwhile_is_not_imported(
         os.utime(path, ns=(1, 1))
 
     monkeypatch.setitem(reading.READERS, played.FORMAT, changing)
-    with pytest.raises(JournalConflict, match="import it again"):
-        take(*WHOLE)
+    for original in (True, False):
+        with pytest.raises(JournalConflict, match="import it again"):
+            take(*WHOLE, original=original)
     assert store.ids() == []
 
 
