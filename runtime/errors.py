@@ -17,7 +17,7 @@ def describe(error: BaseException, *, typed: bool = False) -> str:
     except Exception:
         return f"{name}, whose text cannot be shown"
     named = typed and not isinstance(error, RuntimeFailure)
-    return (f"{name}: {text}" if named else text or name)[:SAID]
+    return (f"{name}: {text}" if named and text else text or name)[:SAID]
 
 
 class RuntimeFailure(Exception):

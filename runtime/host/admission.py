@@ -88,6 +88,9 @@ def message_of(content: Content, quotes: list[JsonObject] | None, attachments: l
     check_blocks("user/message", blocks, "content")
     if said := next((block["kind"] for block in blocks if block["kind"] in _ONLY_MODELS), None):
         raise HostError("invalid_request", f"a person's message has no {said} in it; send text, images and files")
+    # What a kind means that is not known here a later version may know; one without a name nobody will.
+    if any(not block["kind"] for block in blocks):
+        raise HostError("invalid_request", "a block of the message has an empty `kind`; name one, `text` perhaps")
     try:
         size = _size(message)
     except TypeError as error:

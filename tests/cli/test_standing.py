@@ -39,6 +39,7 @@ def test_what_is_said(tmp_path: Path, reason: dict[str, Any], sentence: str | No
 def test_what_is_a_sentence_already_has_no_class_before_it() -> None:
     assert describe(BackendUnknown("no backend 'b' is registered"), typed=True) == "no backend 'b' is registered"
     assert describe(OSError("no key"), typed=True) == "OSError: no key"
+    assert describe(GeneratorExit(), typed=True) == "GeneratorExit"
 
 
 TEXT = [{"kind": "text", "text": "hi"}]

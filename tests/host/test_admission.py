@@ -732,6 +732,10 @@ def test_a_person_says_nothing_that_only_models_say(block: dict[str, Any]) -> No
     assert message_of([said, {"kind": "x-other"}], None, None)["content"][1] == {"kind": "x-other"}
 
 
+def test_a_block_of_an_empty_kind_is_refused() -> None:
+    assert refused(lambda: message_of([{"kind": "text", "text": "a"}, {"kind": ""}], None, None)) == "invalid_request"
+
+
 def test_a_message_that_is_too_deep_is_refused() -> None:
     deep: Any = "x"
     for _ in range(500):
