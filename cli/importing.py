@@ -78,27 +78,40 @@ def import_(
 def _each(one: "Callable[[tuple[Path, bool]], Doc]", found: list[tuple[Path, bool]]) -> "Iterator[Doc]":
     """What became of each, in their order. Of many several are imported at once: most of their time is the disk's."""
     if len(found) < _MANY:
-        yield from map(one, found)
+        yield from (_patiently(one, item, one(item)) for item in found)
         return
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    pool = ProcessPoolExecutor(_AT_ONCE, mp_context=get_context("spawn"), initializer=_undisturbed)
+    context = get_context("spawn")
+    pool = ProcessPoolExecutor(_AT_ONCE, mp_context=context, initializer=_undisturbed, initargs=(os.getpid(),))
     try:
         for item, taken in zip(found, pool.map(one, found), strict=True):
-            deadline = time.monotonic() + _PATIENCE
-            while taken.get("again") and time.monotonic() < deadline:
-                # Files of one session are in each other's way as long as they are imported at once.
-                time.sleep(_PAUSE)
-                taken = one(item)
-            yield taken
+            yield _patiently(one, item, taken)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _undisturbed() -> None:
-    """An interrupt is this process's matter; what the others have begun they finish."""
+def _patiently(one: "Callable[[tuple[Path, bool]], Doc]", item: tuple[Path, bool], taken: "Doc") -> "Doc":
+    """Files of one session are in each other's way as long as they are imported at once."""
+    deadline = time.monotonic() + _PATIENCE
+    while taken.get("again") and time.monotonic() < deadline:
+        time.sleep(_PAUSE)
+        taken = one(item)
+    return taken
+
+
+def _undisturbed(parent: int) -> None:
+    """An interrupt is the parent's matter: what was begun is finished. Where the parent is gone, so is this process."""
+    from threading import Thread
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=watch, daemon=True).start()
 
 
 def outcome(item: tuple[Path, bool], *, root: Path, dry_run: bool, original: bool, backend: str | None) -> "Doc":

@@ -11,6 +11,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from functools import cached_property
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -33,7 +34,7 @@ from ..journal.lock import SessionLock
 from ..journal.reader import JOURNAL, MAX_FORKS, FileSource, first_event, open_source
 from ..journal.shapes import SESSION_ID
 from ..journal.source import Source
-from ..journal.store import SESSIONS, TRASH, FileStore
+from ..journal.store import SESSIONS, FileStore
 from ..journal.views.problem import mapping
 from ..journal.writer import JournalWriter
 from .closers import plan_closers
@@ -148,6 +149,8 @@ def import_file(
         report.add("rewritten", told)
     with ExitStack() as stack:
         making = _Making(records, shared) if dry_run else stack.enter_context(_Staging(records, shared, backend))
+        if not dry_run and records.newest(MAIN) != main:
+            raise JournalConflict(f"{raw.path} was imported by somebody else meanwhile; import it again", path=raw.path)
         for batch in given:
             making.take(batch)
         now = os.fstat(raw.fd)
@@ -235,13 +238,21 @@ class _Records:
     def id_for(self, thread: str) -> str:
         """An id for a new session of a thread."""
         session_id = self.id_of(thread)
+        if thread != MAIN and self.main != self._base:
+            # Its parent is another than that of a session which may be there.
+            return f"{session_id}-{self.digest[:8]}"
         taken = os.path.lexists(self.store.directory(session_id))
         if not taken or (thread != MAIN and self._left(session_id)):
             return session_id
         return f"{session_id}-{self.digest[:8]}"
 
+    @cached_property
+    def main(self) -> str:
+        """The id of the session that the file is of, as it is made now."""
+        return self.id_for(MAIN)
+
     def _left(self, session_id: str) -> bool:
-        """Is it what an import of this very file has left that did not come to its end?"""
+        """Is it of this very file, as of an import that did not come to its end?"""
         record = self._record(session_id)
         return record is not None and record.sha256 == self.digest
 
@@ -308,8 +319,14 @@ class _Comparison:
 
     def take(self, draft: Draft) -> None:
         seq, self._seq = self._seq, self._seq + 1
-        if seq == 0 or not self.shared.same:
-            return
+        if seq and self.shared.same:
+            self._compare(seq, draft)
+        kept = draft.data.get("kept_from") if draft.type == "context/compacted" else None
+        if kept is not None and not self.shared.same:
+            # What a compaction keeps has to stand in the journal of the compaction.
+            self.shared.points = {at: point for at, point in self.shared.points.items() if at < kept}
+
+    def _compare(self, seq: int, draft: Draft) -> None:
         point, event = next(self._events, (None, None))
         if event is None or point is None or event.type != draft.type or _bare(event.data) != _bare(draft.data):
             self.shared.same = False
@@ -621,7 +638,8 @@ class _Staging(_Making):
         try:
             files.make_dirs(target.parent)
             if thread != MAIN and os.path.lexists(target):
-                self._put_away(target)
+                self._kept(target)
+                return
             os.rename(self._place / session_id, target)
             files.sync_dir(target.parent)
         except OSError as error:
@@ -633,16 +651,21 @@ class _Staging(_Making):
                 ) from None
             raise files.write_error(error, target, "move a session to") from None
 
-    def _put_away(self, target: Path) -> None:
-        """What an import has left that was killed before its last session was there."""
-        trash, number = self._root / TRASH, 1
-        files.make_dirs(trash)
-        place = trash / target.name
-        while os.path.lexists(place):
-            number += 1
-            place = trash / f"{target.name}.{number}"
-        os.rename(target, place)
-        files.sync_dir(trash)
+    def _kept(self, target: Path) -> None:
+        """What an import that was cut off has left is whole, and may have been gone on with. Raises JournalConflict
+        where it is something else.
+        """
+        try:
+            with open_source(self._place / target.name / JOURNAL) as mine, open_source(target / JOURNAL) as there:
+                same = mine.size <= there.size and _digest(there, mine.size) == _digest(mine, mine.size)
+        except JournalError:
+            same = False
+        if not same:
+            raise JournalConflict(
+                f"{target} stands where a part of {self._records.raw.path} belongs, and is something else, so nothing "
+                "was imported; move it elsewhere, then import again",
+                path=target,
+            )
 
 
 def _kind(batch: Batch) -> str:

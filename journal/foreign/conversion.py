@@ -259,7 +259,7 @@ class Conversion:
         yield Batch(thread.name, thread.ts, [Draft("session/header", thread.header)], fork=fork)
         # What is named by number stands in the parent's.
         thread.lost.clear()
-        thread.messages.clear()
+        thread.messages = {key: seq - fork.seq for key, seq in thread.messages.items() if seq > fork.seq}
         thread.seq = 1 + further
         if further:
             yield Batch(thread.name, thread.ts, drafts[-further:])

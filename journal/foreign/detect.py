@@ -4,6 +4,7 @@ import re
 from itertools import islice
 from typing import Any, Final
 
+from ..proof import MAX_LINE
 from ..source import Part, Source
 from . import arrays
 from .findings import Report
@@ -12,7 +13,7 @@ from .lines import objects
 ZSTD: Final = b"\x28\xb5\x2f\xfd"
 #: Lines that are looked at, and bytes.
 _LINES: Final = 50
-_BYTES: Final = 8 << 20
+_BYTES: Final = MAX_LINE + (1 << 20)
 _CLAUDE_KEYS: Final = frozenset({"parentUuid", "sessionId", "leafUuid"})
 #: Lines of Claude Code that have none of these.
 _CLAUDE_TYPES: Final = frozenset(

@@ -52,9 +52,9 @@ def objects(source: Source, report: Report) -> Iterator[Line]:
                 place.length,
             )  # fmt: skip
         else:
-            report.add(
-                "bad_line", f"the line is no JSON object: {_begin(data)}", place.line, place.offset, place.length
-            )
+            deep = value is None and brackets(data) > _DEEP
+            said = f"nests deeper than {_DEEP} levels, or is no JSON" if deep else f"is no JSON object: {_begin(data)}"
+            report.add("bad_line", f"the line {said}", place.line, place.offset, place.length)
 
 
 def raw(source: Source) -> Iterator[tuple[Place, bytes | None, bool]]:

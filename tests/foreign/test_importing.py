@@ -323,7 +323,7 @@ def test_an_import_that_was_cut_off_begins_again(take: Any, store: FileStore, mo
         rename(source, target)
 
     monkeypatch.setattr(importing, "_Staging", Abandoned)
-    for at in range(3):
+    for at in (0, 1, 1):
         moved.clear()
         with monkeypatch.context() as patch:
             patch.setattr("os.rename", cut)
@@ -335,6 +335,51 @@ def test_an_import_that_was_cut_off_begins_again(take: Any, store: FileStore, mo
     assert actions(report) == {"": "created", "x": "created", "kid": "created"}
     for session in report.sessions:
         assert maka.inspect(session.session_id, root=store.root).findings == []
+
+
+def test_a_fork_that_was_gone_on_with_stays_where_it_is(take: Any, store: FileStore) -> None:
+    """Also where the session that it was forked from is gone, and is made again."""
+    report = take(*WHOLE)
+    [fork] = [session.session_id for session in report.sessions if session.thread == "x"]
+    with maka.open_session(fork, root=store.root) as journal:
+        journal.append_durable(maka.Draft("session/note", {"kind": "mine", "text": "precious"}))
+    os.rename(store.directory("played-1"), store.root / "elsewhere")
+    take(*WHOLE)
+    assert "precious" in store.path(fork).read_text()
+    assert maka.inspect(fork, root=store.root).findings == []
+    # What is something else is not touched either.
+    os.rename(store.directory("played-1"), store.root / "elsewhere-too")
+    lines = store.path(fork).read_bytes().splitlines(keepends=True)
+    store.path(fork).write_bytes(b"".join(lines[:-3]))
+    with pytest.raises(JournalConflict, match="move it elsewhere"):
+        take(*WHOLE)
+    assert store.path(fork).read_bytes() == b"".join(lines[:-3])
+
+
+def test_whoever_comes_second_makes_no_second_session(
+    take: Any, store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter, first = importing._Staging.__enter__, [True]
+
+    def slowly(self: importing._Staging) -> importing._Staging:
+        if first.pop() if first else False:
+            take(*WHOLE)
+        return enter(self)
+
+    monkeypatch.setattr(importing._Staging, "__enter__", slowly)
+    with pytest.raises(JournalConflict, match="meanwhile"):
+        take(*WHOLE)
+    assert len(store.ids()) == 3
+    assert actions(take(*WHOLE)) == {"": "unchanged"}
+
+
+def test_what_a_compaction_keeps_stands_in_the_journal_of_the_compaction(take: Any, store: FileStore) -> None:
+    began = [prompt("1", "one"), answer("1"), prompt("2", "two"), answer("2"), {"k": "end"}]
+    take(*began)
+    grown = [*began, {"k": "compact", "summary": "so far", "kept_from": "2"}, prompt("3", "three"), answer("3")]
+    report = take(*grown)
+    assert main_of(report).action == "grown"
+    assert texts(store, main_of(report).session_id) == ["so far", "two", "2", "three", "3"]
 
 
 class Abandoned(importing._Staging):

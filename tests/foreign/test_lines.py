@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from maka.journal import source as sources
 from maka.journal.codec import check_shape, serialize
 from maka.journal.events import Draft
+from maka.journal.foreign.detect import detect
 from maka.journal.foreign.findings import Report
 from maka.journal.foreign.lines import Line, at, objects
 from maka.journal.proof import MAX_LINE
@@ -144,3 +145,15 @@ def test_any_bytes_are_lines(data: bytes) -> None:
     assert len(lines) + len(findings) <= data.count(b"\n") + 1
     for line in lines:
         assert at(BytesSource(data), line.place) == line.value
+
+
+def test_what_nests_too_deep_is_said_to() -> None:
+    report = Report()
+    deep = b'{"a":' + b"[" * 195 + b"]" * 195 + b"}"
+    assert list(objects(BytesSource(deep + bytes([10])), report)) == []
+    assert [finding.message for finding in report.findings] == ["the line nests deeper than 190 levels, or is no JSON"]
+
+
+def test_a_file_is_known_by_a_first_line_of_many_megabytes() -> None:
+    line = b'{"type":"user","sessionId":"s","parentUuid":null,"message":"' + b"x" * (12 << 20) + b'"}' + bytes([10])
+    assert detect(BytesSource(line)) == "claude-code"

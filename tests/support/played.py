@@ -70,5 +70,7 @@ def read(source: Source, report: Report, name: str) -> Iterator[records.Record]:
                 yield records.Begin(**at, kind="subagent", parent=records.MAIN, call_id=value["call_id"])
             case "kept":
                 yield records.Kept(**at, type="kept", value=value)
+            case "compact":
+                yield records.Compaction(**at, summary=said(value["summary"]), kept_from=value["kept_from"])
             case "end":
                 yield records.End(**at, kind="completed")
