@@ -126,14 +126,13 @@ def test_a_second_signal_ends_a_host_where_it_stands(tmp_path: Path) -> None:
 def test_a_second_signal_is_heard_although_an_app_blocks_the_loop(tmp_path: Path) -> None:
     async def test(root: Root) -> None:
         program = HANGING.format(tests=str(TESTS), kernel=60.0, shutdown=60.0)
-        program = program.replace("await asyncio.to_thread(time.sleep, 600)", "time.sleep(600)")
+        blocks = "print('it blocks', file=sys.stderr, flush=True); time.sleep(600)"
+        program = program.replace("await asyncio.to_thread(time.sleep, 600)", blocks)
         host = await root.start(code=program)
         async with root.client() as client:
             asking = asyncio.ensure_future(client.start_turn("s1", "go", turn_id="t"))
-            while not root.of_type("turn/start"):
+            while "it blocks" not in host.said():
                 await asyncio.sleep(0.01)
-            # It is about to block.
-            await asyncio.sleep(0.2)
             host.process.send_signal(signal.SIGTERM)
             while "stopped by SIGTERM" not in host.said():
                 await asyncio.sleep(0.01)
