@@ -16,11 +16,12 @@ import attrs
 from ..events import Blocks, JsonObject, ResultState
 from ..shapes import MAX_ID
 from ..source import Part, Source
-from . import lines, zstd
+from . import dsh_forms, lines, zstd
 from .dsh_order import Order, Writer
 from .dsh_stream import ROWS, Stream
 from .dsh_words import END_KINDS, KNOWN, NOTES, SOURCES, STATES, route
 from .findings import ForeignFinding, Report
+from .forms import is_content, lacking
 from .lines import Line
 from .records import (
     MAIN,
@@ -155,6 +156,8 @@ class _Reading:
         self._steps = _STEPS
         self._shared = _SHARED
         self._told: set[str] = set()
+        #: Lines so far that are kept as they stand.
+        self._kept = 0
 
     def records(self) -> Iterator[Record]:
         first = True
@@ -207,7 +210,10 @@ class _Reading:
         )
         self._parent_session = text(value.get("parentSession"))
         self._inherited = self._seed(value)
-        if value and any(key not in _HEADER and _PLAIN.get(key, ...) != value[key] for key in value):
+        lacks = lacking(value, dsh_forms.HEADER) if value else None
+        if lacks is not None:
+            self._amiss(line, "session", lacks)
+        if value and (lacks or any(key not in _HEADER and _PLAIN.get(key, ...) != value[key] for key in value)):
             yield self._keep(line, "session", value, time)
 
     def _peek(self) -> tuple[str | None, str | None]:
@@ -247,8 +253,6 @@ class _Reading:
             steps = sequence(data.get("dt"))
             if time is not None and {*map(type, steps)} <= {int}:
                 time = millis(time + sum(steps))
-            if not number:
-                self._once("misfit", "the line is a row of pieces, and has none", line)
         if type_ == "session":
             self._once("misfit", "there is a second header; what follows is read as part of the session", line)
             yield self._keep(line, type_, value, time)
@@ -332,13 +336,16 @@ class _Reading:
             yield self._released(log)
         handler = _HANDLERS.get(event.type)
         if handler is not None:
+            before = self._kept
             yield from handler(self, log, event)
+            yield from self._checked(event, self._kept > before)
             return
         told = NOTES[event.type](event.data) if event.type in NOTES else None
         if told is not None:
             if event.type == "llm/retry":
                 yield from self._broken_off(log, note=True)
             yield Note(place=event.place, time=event.time, kind=event.type, text=told)
+            yield from self._checked(event, False)
             return
         if event.type not in KNOWN and event.type not in NOTES:
             self._unheard(event)
@@ -346,10 +353,19 @@ class _Reading:
             self._spliced(event)
         yield self._keep(event.line, event.type or "?", event.line.value, event.time)
 
+    def _checked(self, event: _Event, kept: bool) -> Iterator[Record]:
+        """Of what was read as what it says it is: did it have all of that? ``kept``: it is kept as it stands anyway."""
+        what = dsh_forms.amiss(event.type, event.line.value)
+        if what is not None:
+            self._amiss(event.line, event.type, what)
+            if not kept:
+                yield self._keep(event.line, event.type, event.line.value, event.time)
+
     def _keep(self, line: Line, type_: str, value: object, time: int | None) -> Kept:
         kept = self._report.kept
         key = type_ if type_ in kept or len(kept) < _TYPES else "…"
         kept[key] = kept.get(key, 0) + 1
+        self._kept += 1
         return Kept(place=line.place, time=time, type=type_, value=value)
 
     def _unheard(self, event: _Event) -> None:
@@ -375,8 +391,12 @@ class _Reading:
         place = line.place
         self._report.add(code, message, place.line, place.offset, place.length, related=related)
 
+    def _amiss(self, line: Line, type_: str, what: str) -> None:
+        said = f"a line of type {type_} has no {what} that can be read; what else it says is read, and it is kept whole"
+        self._once("misfit", said, line)
+
     def _once(self, code: str, message: str, line: Line) -> None:
-        if message not in self._told:
+        if message not in self._told and len(self._told) < _TYPES:
             self._told.add(message)
             self._tell(code, message, line)
 
@@ -417,6 +437,8 @@ class _Reading:
                 log.writer.ended(log.turn, event.seq)
         elif kind != "completed":
             yield Note(place=event.place, time=event.time, kind="turn/end", text=f"A turn without a message: {word}.")
+        if kind is None:
+            yield self._keep(event.line, event.type, event.line.value, event.time)
         log.turn = None
         log.shown = log.done = False
         log.asked = set()
@@ -504,6 +526,11 @@ class _Reading:
         if "stream" in data or log.stream.failure is not None:
             yield from self._broken_off(log, note=True)
             log.stream.attempt(data.get("stream"))
+            log.stream.stands(event.place, event.time)
+        if not is_content(message.get("content")) and log.stream.place is not None:
+            # What it came in stands for what it came to.
+            yield from self._broken_off(log)
+            return
         stream, log.stream = log.stream, Stream()
         content = self._blocks(message.get("content"), event)
         span = self._span(log, event)
@@ -575,8 +602,9 @@ class _Reading:
         counted = self._usage(stream.usage, log) or {}
         stream.finish = stream.finish or "error"
         stream.failure = stream.failure or "the attempt came to nothing"
-        why = [stream.failure, *(f"{key}: {value}" for key, value in counted.items())]
-        yield Note(place=event.place, time=event.time, kind="attempt", text="; ".join(why))
+        stream.told = True
+        text = "; ".join([stream.failure, *_told(counted)])
+        yield Note(place=event.place, time=event.time, kind="attempt", text=text)
 
     def _broken_off(self, log: _Log, note: bool = False) -> Iterator[Record]:
         """No whole message came of these pieces. ``note``: another attempt follows, and they are for people only."""
@@ -584,16 +612,23 @@ class _Reading:
         if stream.place is None:
             return
         at: dict[str, Any] = {"place": stream.place, "time": stream.time}
-        content = stream.said()
-        if content and note:
-            yield Note(**at, kind="attempt", text="\n".join(block["text"] for block in content))
-        elif content:
+        content, counted = stream.said(), self._usage(stream.usage, log)
+        if stream.cut:
+            place = stream.place
+            told = "what was said until it broke off is too much, and its end is left out"
+            self._report.add("misfit", told, place.line, place.offset, place.length)
+        if note or not content:
+            words = ["\n".join(block["text"] for block in content)] if content else []
+            words += [] if stream.told else _told(counted or {})
+            if words:
+                yield Note(**at, kind="attempt", text="; ".join(words))
+        else:
             log.asked = set()
             yield Response(
                 **at,
                 content=content,
                 stop_reason=stream.finish or "interrupted",
-                usage=self._usage(stream.usage, log),
+                usage=counted,
                 model=log.model,
                 interrupted=True,
             )
@@ -622,7 +657,8 @@ class _Reading:
 
     def _result(self, log: _Log, event: _Event) -> Iterator[Record]:
         message = mapping(event.data.get("message"))
-        block: JsonObject = next((each for each in map(mapping, sequence(message.get("content"))) if each), {})
+        whole = message.get("content")
+        block: JsonObject = next((each for each in map(mapping, sequence(whole)) if each), {"content": whole})
         call_id = _id(block.get("toolCallId")) or _id(mapping(message.get("source")).get("callId")) or ""
         code = text(mapping(event.data.get("error")).get("code")) or ""
         failed = block.get("isError") is True or bool(code)
@@ -720,8 +756,10 @@ class _Reading:
         """Content as a journal has it. ``event``: whose findings are told."""
         if isinstance(content, str):
             return said(content) if content else []
+        if content is None:
+            return []
         out: Blocks = []
-        for block in sequence(content):
+        for block in content if isinstance(content, list) else [content]:
             out += self._block(mapping(block), block, event)
         return out
 
@@ -763,6 +801,10 @@ _HANDLERS: Final[dict[str, _Handler]] = {
     "request/header": _Reading._request,
     "request/context": _Reading._request,
 }
+
+
+def _told(counts: JsonObject) -> list[str]:
+    return [f"{key}: {value}" for key, value in counts.items() if value]
 
 
 def _inner_call(data: JsonObject) -> str:

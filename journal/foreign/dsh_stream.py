@@ -11,7 +11,7 @@ from .values import count, mapping, sequence, text
 
 #: Rows that hold the pieces of one block; the key of the pieces.
 ROWS: Final = {"text-chunks": "texts", "reasoning-chunks": "texts", "tool-call-chunks": "args"}
-_KINDS: Final = {
+KINDS: Final = {
     "text": "text",
     "text-delta": "text",
     "text-chunks": "text",
@@ -52,6 +52,10 @@ class Stream:
     usage: JsonObject | None = None
     finish: str | None = None
     failure: str | None = None
+    #: Does a note have the usage already?
+    told: bool = False
+    #: Was there more than is held?
+    cut: bool = False
     _blocks: dict[int, _Block] = attrs.Factory(dict)
     _held: int = 0
     _waiting: list[tuple[str, JsonObject]] = attrs.Factory(list)
@@ -72,9 +76,9 @@ class Stream:
             self.usage = mapping(chunk.get("usage"))
         elif kind == "finish":
             reason = mapping(chunk.get("reason"))
-            self.finish = text(reason.get("kind")) or "stop"
-            if self.finish in ("error", "aborted"):
-                self.failure = failure_of(reason.get("failure")) or self.finish
+            self.finish, failure = text(reason.get("kind")) or "stop", failure_of(reason.get("failure"))
+            if failure is not None or self.finish in ("error", "aborted"):
+                self.failure = failure or self.finish
         elif isinstance(kind, str):
             self.row(kind, chunk)
 
@@ -103,13 +107,14 @@ class Stream:
 
     def _block(self, chunk: JsonObject, kind: object) -> _Block | None:
         index = count(chunk.get("index"))
-        if index is None or not isinstance(kind, str) or kind not in _KINDS:
+        if index is None or not isinstance(kind, str) or kind not in KINDS:
             return None
         block = self._blocks.get(index)
         if block is None and len(self._blocks) >= _BLOCKS:
+            self.cut = True
             return None
-        if block is None or block.kind != _KINDS[kind]:
-            block = self._blocks[index] = _Block(_KINDS[kind])
+        if block is None or block.kind != KINDS[kind]:
+            block = self._blocks[index] = _Block(KINDS[kind])
         return block
 
     def _add(self, block: _Block, data: JsonObject, keys: tuple[str, ...]) -> None:
@@ -118,9 +123,13 @@ class Stream:
         for key in keys:
             value = data.get(key)
             for piece in value if isinstance(value, list) else (value,):
-                if isinstance(piece, str) and self._held < _MOST:
-                    block.words.write(piece)
-                    self._held += len(piece)
+                if not isinstance(piece, str):
+                    continue
+                if self._held >= _MOST:
+                    self.cut = True
+                    return
+                block.words.write(piece)
+                self._held += len(piece)
 
     def said(self) -> Blocks:
         """Texts and thoughts so far, those without a word left out."""
