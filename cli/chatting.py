@@ -69,12 +69,14 @@ class Chat:
     session_id: str
     console: Console
     typed: Typed
-    #: Of a session that is to be made; None: it is there.
+    #: Of a session that is to be made; None: it is there, and ``patch`` is set of it first.
     settings: Json | None
     #: The session as commands are to name it.
     words: str
+    patch: Json = attrs.Factory(dict)
     #: Ids of the messages that were typed here.
     mine: set[str] = attrs.Factory(set)
+    _patch_id: str = attrs.Factory(new_id)
     _greeted: bool = False
     #: What was prompted for last; and whether something typed is being dealt with, so that nothing is due.
     _prompted: str | None = None
@@ -245,6 +247,9 @@ class Chat:
             await client.create_session(self.session_id, **self.settings)
             # It is there from now on. If it is not any more nobody wants it back.
             self.settings = None
+        if self.patch:
+            await client.update_session(self.session_id, self.patch, self._patch_id)
+            self.patch = {}
         async with Watching(
             client,
             self.session_id,

@@ -128,9 +128,8 @@ def _block(block: Any, paint: Painter) -> Lines:
         return [paint(row, "dim") for row in _text(block.get("text"))]
     if isinstance(block.get("text"), str):
         return _text(block["text"]) + _whole(block, paint)
-    return [
-        paint(f"[{line(kind, 20)} {line(block.get('media_type') or '', 60)} {line(block.get('ref') or '', 80)}]", "dim")
-    ]
+    told = [line(kind, 20), line(block.get("media_type") or "", 60), line(block.get("ref") or "", 80)]
+    return [paint(f"[{' '.join(filter(None, told))}]", "dim")]
 
 
 def call(block: Mapping[str, Any], paint: Painter) -> str:

@@ -5,6 +5,7 @@ A journal that cannot even be opened still gets its document, with the verdict `
 
 from collections.abc import Iterable
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -25,6 +26,15 @@ Doc = dict[str, Any]
 #: Bytes of a journal in which its first message is looked for, and columns of it that are shown.
 _HEAD: Final = 8 * 1024
 _TITLE: Final = 40
+_CLAUDE: Final = "anthropic"
+_OPENAI: Final = "openai-chat"
+#: Formats → the form that the tool's provider takes; others are of a tool that asks many.
+_FORMS: Final = {
+    "claude-code": _CLAUDE,
+    "codex": "openai-responses",
+    "dsh": _OPENAI,
+    **{form: form for form in (_CLAUDE, _OPENAI, "openai-responses")},
+}
 #: How a journal begins.
 _OURS: Final = b'{"seq":0,'
 
@@ -42,7 +52,7 @@ def inspection(target: str, root: str | None, events: bool) -> Answer:
     """Of `inspect`. Raises SessionNotFound."""
     from ..repair.session import survey
 
-    if (found := foreign_session(target, events=events)) is not None:
+    if (found := foreign_session(target, root, events=events)) is not None:
         doc = {**found.to_json(), "live": None, "next": _of_foreign(found, target, root)}
         return Answer(doc, exits.OF_VERDICT[found.verdict])
     session = survey(target, root)
@@ -52,24 +62,44 @@ def inspection(target: str, root: str | None, events: bool) -> Answer:
     return Answer(doc, exits.OF_VERDICT[doc["verdict"]])
 
 
-def foreign_session(target: str, *, histories: bool = False, events: bool = False) -> "ForeignSession | None":
+def foreign_session(
+    target: str, root: str | None, *, histories: bool = False, events: bool = False
+) -> "ForeignSession | None":
     """What a target stands for, if that is a session file of another tool. Raises JournalError where it needs what is
-    not installed; what else cannot be read is nobody's, and a journal's matter to tell.
+    not installed, and SessionNotFound for a directory that only holds such files; what else cannot be read is nobody's,
+    and a journal's matter to tell.
     """
-    if not _may_be_foreign(target):
+    if not _may_be_foreign(target, root):
         return None
     from ..repair.foreign import foreign
 
     try:
-        return foreign(target, histories=histories, events=events)
+        found = foreign(target, histories=histories, events=events)
     except OSError:
         return None
+    if found is None:
+        _look_below(Path(target))
+    return found
 
 
-def _may_be_foreign(target: str) -> bool:
+def refuse_foreign(target: str, root: str | None) -> None:
+    """Raises JournalError for a session file of another tool, where only a journal will do; the file is not read."""
+    if not _may_be_foreign(target, root):
+        return
+    from ..repair.foreign import no_journal
+
+    told = no_journal(target)
+    if told is not None:
+        raise JournalError(told, path=target)
+    _look_below(Path(target))
+
+
+def _may_be_foreign(target: str, root: str | None) -> bool:
     """Cheap: a journal is told by its first bytes, and a directory with a journal in it by its name."""
     path = Path(target)
     try:
+        if _is_of_root(target, root):
+            return False
         if path.is_dir():
             return not (path / JOURNAL).exists()
         if not path.is_file():
@@ -80,17 +110,40 @@ def _may_be_foreign(target: str) -> bool:
         return False
 
 
+def _is_of_root(target: str, root: str | None) -> bool:
+    """Is it the id of a session of the root, which counts before what is called so here?"""
+    try:
+        return resolve(target, root) not in (Path(target), Path(target, JOURNAL))
+    except SessionNotFound:
+        return False
+
+
+def _look_below(directory: Path) -> None:
+    """Raises SessionNotFound for a directory that is no session, and in which some of other tools are."""
+    from ..repair.foreign import session_below
+
+    below = session_below(directory) if directory.is_dir() else None
+    if below is not None:
+        ways = (
+            f"`maka journal import {quote(str(directory))}` makes journals of all of them, and `maka journal inspect "
+        )
+        ways += f"{quote(str(below))}` looks at one"
+        raise SessionNotFound(
+            f"{directory} holds session files of other tools, and is none itself; {ways}", path=directory
+        )
+
+
 def _of_foreign(found: "ForeignSession", target: str, root: str | None) -> "list[Step]":
     """What can be done with it."""
-    from shlex import quote
-
     named = quote(target) + ("" if root is None else f" --root {quote(root)}")
     if not found.turns():
         return []
+    model = found.settings().get("model")
+    form = _FORMS.get(found.format) or (_CLAUDE if "claude" in str(model).lower() else _OPENAI)
     return [
         {"command": f"maka journal import {named}", "why": "to keep it as a journal, closed, and to go on from it"},
         {
-            "command": f"maka journal export {quote(target)} --to anthropic",
+            "command": f"maka journal export {quote(target)} --to {form}",
             "why": "to have its history as a provider takes it",
         },
     ]
@@ -125,7 +178,6 @@ def words_of(target: str, root: str | None, app: str | None) -> "Words":
 def _app_words(name: str | None, root: str | None) -> str:
     """What a command needs behind TARGET to have the app that this one was given, or that it lacks; else nothing."""
     import os
-    from shlex import quote
 
     if name is not None:
         return f" --app {quote(name)}"
@@ -158,7 +210,7 @@ def conversation(target: str, root: str | None, *, for_people: bool) -> Answer:
     from ..repair.session import survey
     from . import onward, under_way
 
-    if (found := foreign_session(target, histories=True)) is not None:
+    if (found := foreign_session(target, root, histories=True)) is not None:
         history = found.history()
         said: Doc = {"messages": history.messages()}
         if for_people:
@@ -193,10 +245,10 @@ def repair(target: str, root: str | None, *, dry_run: bool, salvage: bool) -> An
     from ..repair.apply import repair as apply
     from ..repair.session import survey
 
-    if (found := foreign_session(target)) is not None:
+    if (found := foreign_session(target, root)) is not None:
         doc = _not_begun(found.path, dry_run, found.verdict)
-        sentence = f"{found.path} is a session of another tool ({found.format}), which is never written; "
-        return Answer(doc, exits.REFUSED, sentence + "make a journal of it with `maka journal import`")
+        doc |= {"session_id": found.session_id, "format": found.format}
+        return Answer(doc, exits.REFUSED, _not_written(found, target, root))
     path = resolve(target, root)
     try:
         # A host that needs the session for nothing lets go of it.
@@ -213,6 +265,16 @@ def repair(target: str, root: str | None, *, dry_run: bool, salvage: bool) -> An
     return Answer(report.to_json(), exits.PENDING if dry_run and report.changes else exits.DONE)
 
 
+def _not_written(found: "ForeignSession", target: str, root: str | None) -> str:
+    """Why no repair is made of a session of another tool."""
+    from . import onward
+
+    what = f"{found.path} is a session of another tool ({found.format}), which is never written"
+    if not found.turns():
+        return f"{what}, and holds nothing to import"
+    return f"{what}; `maka journal import {onward.words_of(target, root)}` makes a journal of it that is in order"
+
+
 def _not_begun(path: Path, dry_run: bool, verdict: str) -> Doc:
     return {
         **_identity(path, None),
@@ -226,10 +288,10 @@ def _not_begun(path: Path, dry_run: bool, verdict: str) -> Doc:
 
 def verification(target: str, root: str | None, head: str | None) -> Answer:
     """Of `verify`: bytes, numbers and sums only. The refusal says why the journal does not extend `head`."""
-    if (told := foreign_session(target)) is not None:
+    if (told := foreign_session(target, root)) is not None:
         raise SessionNotFound(
             f"{told.path} is a session of another tool ({told.format}), and no journal that could be verified; "
-            "`maka journal inspect` says what it holds",
+            f"`maka journal inspect {quote(target)}` says what it holds",
             path=told.path,
         )
     path = resolve(target, root)

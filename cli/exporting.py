@@ -61,13 +61,15 @@ def export(
     console: Console = context.obj
     _check(console, to, {"--keep-images": keep_images, "--thinking": thinking, "--whole": whole})
     with console.working(f"reading {target}"):
-        session = documents.foreign_session(target, histories=True) or survey(target, root)
+        foreign = documents.foreign_session(target, root, histories=True, events=to == "markdown" or thinking)
+        session = foreign or survey(target, root)
         history = _history(session, through)
         if to == "markdown":
             text = "".join(_document(session, history, through))
         else:
-            keeps = thinking and (to != "anthropic" or _unchanged(console, session.path))
+            keeps = thinking and (to != "anthropic" or _unchanged(console, session))
             form = _form(to, history.messages(), _blobs(session.path), whole, keep_images, keeps)
+            said = bool(form["messages"] if isinstance(form, dict) else form)
     if to != "markdown":
         console.document(form)
     elif as_json:
@@ -77,7 +79,20 @@ def export(
     refusal = documents.first_refusal(session.path, session.findings)
     if refusal is not None:
         console.say(f"maka: {refusal}", "red")
+    elif to != "markdown" and not said:
+        console.say(_nothing(session, through), "yellow")
     return exits.OF_READING[session.verdict]
+
+
+def _nothing(session: "Session | ForeignSession", through: int | None) -> str:
+    """Of a history without a message: why, and that what was printed is empty."""
+    if through is not None:
+        return f"nothing had been said at event {through} of {session.path}, so the history that is printed is empty"
+    damaged = next((finding for finding in session.findings if finding.severity == "damage"), None)
+    if damaged is None:
+        return f"{session.path} holds no message, so the history that is printed is empty"
+    what = f"{session.path} holds no message that can be read ({damaged.message}), so the history that is printed is"
+    return f"{what} empty; look for a copy"
 
 
 def _check(console: Console, form: str, given: dict[str, bool]) -> None:
@@ -139,26 +154,31 @@ class _Record:
             self.models[str(header.get("provider")), str(header.get("model"))] = None
 
     @classmethod
-    def of(cls, path: "Path", through: int | None = None) -> "_Record":
+    def of(cls, session: "Session | ForeignSession") -> "_Record":
         from ..journal.errors import JournalError
         from ..journal.reader import read
+        from ..repair.session import Session
 
         records = [cls()]
+        if not isinstance(session, Session):
+            for event in session.events:
+                records[0].take(event)
+            return records[0]
 
         def begin() -> "Callable[[Event], None]":
             records[:] = [cls()]
             return records[0].take
 
         try:
-            read(path, observe=begin)
+            read(session.path, observe=begin)
         except (JournalError, OSError):
             return cls()
         return records[0]
 
 
-def _unchanged(console: Console, path: "Path") -> bool:
+def _unchanged(console: Console, session: "Session | ForeignSession") -> bool:
     """Was one model asked all the time, so that its thinking may go back to it?"""
-    models = _Record.of(path).models
+    models = _Record.of(session).models
     if len(models) == 1:
         return True
     told = f"{len(models)} models were asked in this session" if models else "no model is on record of this session"
@@ -170,15 +190,15 @@ def _document(session: "Session | ForeignSession", history: "History", through: 
     from ..journal import export as forms
     from ..journal.export.to_markdown import moment
 
-    record, settings = _Record.of(session.path), session.settings()
+    record, settings = _Record.of(session), session.settings()
     name = settings.get("name")
     facts = {
         "Session": session.session_id,
         "Begun": moment(record.first),
         "Last event": moment(record.last),
         "Shown up to event": through,
-        "Model": settings.get("model"),
-        "Working directory": settings.get("cwd"),
+        "Model": settings.get("model") or None,
+        "Working directory": settings.get("cwd") or None,
     }
     turns: list[JsonObject] = [
         {

@@ -4,8 +4,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -19,14 +21,14 @@ if TYPE_CHECKING:
     from .documents import Doc
     from .text import Painter
 
-#: What is looked into in a directory.
-_ENDINGS: Final = (".jsonl", ".zstd")
 #: From so many files on processes of their own are worth their start; so many of them.
 _MANY: Final = 16
 _AT_ONCE: Final = 4
 #: Seconds for which one is tried again that another of them is in the way of, and between two tries.
 _PATIENCE: Final = 60.0
 _PAUSE: Final = 0.05
+#: Characters of paths that a sentence names.
+_SHOWN: Final = 400
 
 
 def import_(
@@ -70,6 +72,10 @@ def import_(
         console.document(done.to_json())
     else:
         console.write(["", done.summary()] if len(found) > 1 else [])
+    if not done.files and not done.failed and not as_json:
+        console.say(f"no session file of a tool that is known here is in {' or '.join(paths)}"[:_SHOWN])
+    if backend is not None and (kept := done.kept_by_others(backend)):
+        console.say(_unset(kept, backend, root), "yellow")
     for failure in done.failed:
         console.say(f"maka: {failure['message']}", "red")
     return done.code
@@ -158,14 +164,14 @@ class _Done:
     def __init__(self, *, dry_run: bool, root: Path) -> None:
         self._dry_run = dry_run
         self._root = root
-        self._files: list[Doc] = []
+        self.files: list[Doc] = []
         self._skipped: list[str] = []
         self.failed: list[Doc] = []
         self.code = exits.DONE
 
     def take(self, taken: "Doc") -> None:
         if "doc" in taken:
-            self._files.append(taken["doc"])
+            self.files.append(taken["doc"])
         elif "skipped" in taken:
             self._skipped.append(taken["skipped"])
         else:
@@ -177,7 +183,7 @@ class _Done:
         return {
             "root": str(self._root),
             "dry_run": self._dry_run,
-            "files": self._files,
+            "files": self.files,
             "skipped": self._skipped,
             "failed": self.failed,
             "sessions": self._counts(),
@@ -185,22 +191,37 @@ class _Done:
 
     def _counts(self) -> dict[str, int]:
         counts = dict.fromkeys(("created", "grown", "unchanged"), 0)
-        for doc in self._files:
+        for doc in self.files:
             for session in doc["sessions"]:
                 counts[session["action"]] += 1
         return counts
 
+    def kept_by_others(self, backend: str) -> list[str]:
+        """The sessions that were there, imported for another backend than this one."""
+        from ..journal.errors import JournalError
+        from ..journal.reader import first_event, open_source
+        from ..journal.store import FileStore
+
+        store, out = FileStore(self._root), dict[str, None]()
+        for session in (session for doc in self.files for session in doc["sessions"]):
+            if session["action"] == "unchanged":
+                with suppress(JournalError, OSError), open_source(store.path(session["session_id"])) as source:
+                    header = first_event(source)
+                    if header is not None and header.data.get("backend") != backend:
+                        out[session["session_id"]] = None
+        return [*out]
+
     def summary(self) -> str:
         counts = self._counts()
         would = "would be " if self._dry_run else ""
-        said = f"{len(self._files)} files: {counts['created']} sessions {would}created, {counts['grown']} {would}grown"
+        said = f"{len(self.files)} files: {counts['created']} sessions {would}created, {counts['grown']} {would}grown"
         said += f", {counts['unchanged']} unchanged"
         return said + (f"; {len(self._skipped)} files are no sessions" if self._skipped else "")
 
 
 def _files(paths: list[str]) -> Iterator[tuple[Path, bool]]:
     """The files, each with whether it was named. A directory of DeepSeek Harness is one. Raises WrongUsage."""
-    from ..repair.foreign import generations
+    from ..repair.foreign import ENDINGS, generations
 
     for given in paths:
         path = Path(given)
@@ -216,8 +237,17 @@ def _files(paths: list[str]) -> Iterator[tuple[Path, bool]]:
             if taken:
                 yield place, False
             for name in sorted(set(names) - taken):
-                if name.endswith(_ENDINGS) and (place / name).is_file() and not (place / name).is_symlink():
+                if name.endswith(ENDINGS) and (place / name).is_file() and not (place / name).is_symlink():
                     yield place / name, False
+
+
+def _unset(kept: list[str], backend: str, root: str | None) -> str:
+    """Of sessions that were there: that they have the backend that they had, and how one goes on by this one."""
+    from .onward import words_of
+
+    what = f"{kept[0]} is" if len(kept) == 1 else f"{len(kept)} sessions are"
+    way = f"`maka run --session {words_of(kept[0], root)} --backend {quote(backend)} TEXT` goes on by it"
+    return f"{what} on record already, and --backend changes nothing there; {way}"
 
 
 def _rows(doc: "Doc", paint: "Painter") -> list[str]:
@@ -225,6 +255,7 @@ def _rows(doc: "Doc", paint: "Painter") -> list[str]:
     rows = [f"{doc['path']}  {doc['format']}"]
     if not doc["sessions"]:
         return [f"{rows[0]}: nothing to import"]
+    named = quote(doc["path"])
     for session in doc["sessions"]:
         made = f"{session['turns']} turns, {session['events']} events" if session["events"] else "on record already"
         of = f" of {session['of']}" if session.get("of") else ""
@@ -232,7 +263,7 @@ def _rows(doc: "Doc", paint: "Painter") -> list[str]:
     worst = [finding for finding in doc["findings"] if finding["severity"] not in ("info", "notice")]
     rows += [f"  {finding['code']}{_place(finding)}: {finding['message']}" for finding in worst[:5]]
     if len(worst) > 5:
-        rows.append(f"  … and {len(worst) - 5} findings more; `maka journal inspect {doc['path']}` lists them")
+        rows.append(f"  … and {len(worst) - 5} findings more; `maka journal inspect {named}` lists them")
     return rows
 
 

@@ -155,6 +155,7 @@ def tail(
     from .follow import Follower
 
     console: Console = context.obj
+    documents.refuse_foreign(target, root)
     follower = Follower(resolve(target, root))
     with console.working(f"reading {target}"):
         events, result = follower.start(lines)

@@ -35,6 +35,14 @@ VERDICT_STYLE: Final = {
     "in use": "cyan",
 }
 
+#: The same of a session file of another tool, which no repair writes.
+_FOREIGN_MEANING: Final = {
+    "healthy": "nothing is open or damaged",
+    "interrupted": "its tool stopped in the middle; an import closes what is open",
+    "torn": "its last line is not whole; an import keeps it with the original",
+    "damaged": "lines are damaged or lost; an import takes what can be read",
+}
+
 VERDICT_MEANING: Final = {
     "healthy": "nothing to repair",
     "interrupted": "a writer stopped in the middle; a repair only appends",
@@ -106,6 +114,8 @@ def inspection(doc: Doc, paint: Painter, *, words: str | None = None) -> Lines:
     out = _facts(doc, paint)
     out += _findings(doc, paint, words)
     for title, key, head, rows, right in _SECTIONS:
+        # What a foreign file holds as lines is numbered as the events that an import makes of it.
+        head = ["as events" if name == "events" and _is_foreign(doc) else name for name in head]
         out += _section(title, [row for item in _rows(doc, key) for row in rows(item)], head, paint, right)
     threads = [
         [line(row.get("kind"), 20), line(row.get("thread"), 60), line(row.get("turns")), line(row.get("calls"))]
@@ -125,7 +135,8 @@ def inspection(doc: Doc, paint: Painter, *, words: str | None = None) -> Lines:
         if _int(value) and value
     ]
     out += _section("usage", usage, None, paint, {1})
-    out += _section("a repair would append", [_planned(event) for event in _rows(doc, "pending")], None, paint, {0})
+    closers = "an import would close it with" if _is_foreign(doc) else "a repair would append"
+    out += _section(closers, [_planned(event) for event in _rows(doc, "pending")], None, paint, {0})
     if "event_list" in doc:
         out += ["", paint("events", "bold")]
         out += events(_rows(doc, "event_list"), paint)
@@ -152,7 +163,8 @@ def _facts(doc: Doc, paint: Painter) -> Lines:
     header = _object(doc.get("header"))
     head = _object(doc.get("head"))
     writer = _object(doc.get("writer"))
-    meaning = VERDICT_MEANING.get(verdict)
+    foreign = _is_foreign(doc)
+    meaning = (_FOREIGN_MEANING if foreign else VERDICT_MEANING).get(verdict)
     rows = [
         ["session", line(doc.get("session_id"))],
         ["path", line(doc.get("path"))],
@@ -161,13 +173,13 @@ def _facts(doc: Doc, paint: Painter) -> Lines:
     now = _object(doc.get("settings")) or header
     said = {"name": _name(now), "labels": _labels(now), "marked": _marks(now)}
     rows += [[title, shown] for title, shown in said.items() if shown]
-    holds = f"{_number(doc.get('events')):,} {'event' if doc.get('events') == 1 else 'events'}"
+    noun = "line" if foreign else "event"
+    holds = f"{_number(doc.get('events')):,} {noun if doc.get('events') == 1 else noun + 's'}"
     if "bytes" in doc:
         holds += f", {size(_number(doc['bytes']))}"
     if head:
         holds += f", head {line(head.get('seq'))} {line(head.get('sum'), 32)}"
     rows.append(["holds", holds])
-    foreign = _object(doc.get("lines")) or doc.get("threads") is not None
     if header:
         by = _object(header.get("created_by"))
         made = f"{line(now.get('model') or '-', 40)} ({line(now.get('backend') or '-', 40)})"
@@ -189,6 +201,10 @@ def _facts(doc: Doc, paint: Painter) -> Lines:
         return VERDICT_STYLE[verdict] if verdict in VERDICT_STYLE and cell.startswith(verdict + "  ") else ""
 
     return table(rows, paint, styles=style, indent="")
+
+
+def _is_foreign(doc: Doc) -> bool:
+    return doc.get("threads") is not None
 
 
 def _findings(doc: Doc, paint: Painter, words: str) -> Lines:
@@ -249,11 +265,13 @@ def _remedies(findings: Sequence[Doc], words: str, paint: Painter) -> Lines:
             of_remedy = codes.setdefault(line(remedy), [])
             if line(finding.get("code")) not in of_remedy:
                 of_remedy.append(line(finding.get("code")))
-    return [
-        f"  {paint('→', 'cyan')} {', '.join(names)}: "
-        + what.replace("`maka journal repair", f"`maka journal repair {words}").replace(" TARGET", f" {words}", 1)
-        for what, names in codes.items()
-    ]
+    return [f"  {paint('→', 'cyan')} {', '.join(names)}: " + _pasted(what, words) for what, names in codes.items()]
+
+
+def _pasted(remedy: str, words: str) -> str:
+    """A remedy whose command names the session as it was typed."""
+    remedy = remedy.replace("`maka journal repair", f"`maka journal repair {words}")
+    return remedy.replace(" TARGET", f" {words}", 1).replace("import FILE`", f"import {words}`", 1)
 
 
 def _section(
@@ -419,7 +437,9 @@ _SECTIONS: Final[tuple[_Section, ...]] = (
 
 
 def repair(doc: Doc, paint: Painter) -> Lines:
-    """The answer of `repair`: what was done, or with `dry_run` what would be."""
+    """The answer of `repair`: what was done, or with `dry_run` what would be. Of another tool's session nothing is."""
+    if doc.get("format") is not None:
+        return []
     would = bool(doc.get("dry_run"))
     before, after = str(doc.get("verdict_before")), str(doc.get("verdict_after"))
     locked = bool(doc.get("locked"))

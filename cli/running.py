@@ -34,17 +34,19 @@ class Order:
     """What is to be done, by ids of its own: however often it is begun again, one turn comes of it.
 
     ``text`` None: a run that was cut off goes on, as ``resume`` says. ``settings`` are those of a session that is new;
-    None: it is there.
+    None: it is there, and ``patch`` is set of it first.
     """
 
     session_id: str
     text: str | None
     settings: Json | None = None
+    patch: Json = attrs.Factory(dict)
     options: Json = attrs.Factory(dict)
     resume: Json = attrs.Factory(dict)
     queue: bool = False
     turn_id: str = attrs.Factory(new_id)
     message_id: str = attrs.Factory(new_id)
+    patch_id: str = attrs.Factory(new_id)
     #: The session as commands are to name it; by itself by its id.
     words: str = attrs.Factory(lambda self: self.session_id, takes_self=True)
     #: The turns that may have come of it, once it was asked for.
@@ -68,6 +70,8 @@ async def carried_out(
         if not quiet and not order.announced:
             order.announced = True
             console.say(f"session {order.session_id}", "dim")
+    if order.patch:
+        await client.update_session(order.session_id, order.patch, order.patch_id)
     turns = {order.turn_id}
     watch = Watching(
         client,

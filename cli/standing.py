@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _NAMED: Final = 2
 #: Failures before a turn's first step: what its message says has to be mended before anything goes on.
 _NEVER_BEGAN: Final = "start_failed"
+#: How the message of one begins whose session names a backend that the app has not.
+_NO_BACKEND: Final = "no backend "
 
 
 def told(answer: Answer, root: Path, named: str | None, app: str | None) -> Answer:
@@ -81,7 +83,8 @@ def _ended(turn: Doc) -> str:
 
 
 def _way(session_id: str, turn: Doc, root: Path, named: str | None, app: str | None) -> str:
-    say = f"`maka run --session {onward.words_of(session_id, named)} TEXT`"
+    other = " --backend NAME" if str(turn["reason"].get("message")).startswith(_NO_BACKEND) else ""
+    say = f"`maka run --session {onward.words_of(session_id, named)}{other} TEXT`"
     if turn["reason"].get("failure_class") == _NEVER_BEGAN:
         return f"then say it again with {say}"
     if turn["status"] != "interrupted":

@@ -26,12 +26,18 @@ SessionId = Annotated[
 ]
 NoStart = Annotated[bool, typer.Option("--no-start", help="Start no host where none runs.")]
 Name = Annotated[str | None, typer.Option("--name", metavar="TEXT", help="The name of the new session.")]
-Model = Annotated[str | None, typer.Option("--model", metavar="NAME", help="The model of the new session.")]
-Backend = Annotated[str | None, typer.Option("--backend", metavar="NAME", help="The backend of the new session.")]
+Model = Annotated[
+    str | None, typer.Option("--model", metavar="NAME", help="The model of the session, from this turn on.")
+]
+Backend = Annotated[
+    str | None, typer.Option("--backend", metavar="NAME", help="The backend of the session, from this turn on.")
+]
 Mode = Annotated[
     str | None,
     typer.Option(
-        "--permission-mode", metavar="MODE", help="The permission mode of the new session: ask, execute, bypass."
+        "--permission-mode",
+        metavar="MODE",
+        help="The permission mode of the session, from this turn on: ask, execute, bypass.",
     ),
 ]
 
@@ -71,7 +77,9 @@ def run(
 
     console: Console = context.obj
     steps = _steps(context, max_steps)
-    settings = _settings(context, session, name=name, model=model, backend=backend, permission_mode=permission_mode)
+    settings, patch = _settings(
+        context, session, name=name, model=model, backend=backend, permission_mode=permission_mode
+    )
     if queue and session is None:
         raise WrongUsage("--queue has a message come next in a session; name it by --session ID", ctx=context)
     if queue and steps is not None:
@@ -88,6 +96,7 @@ def run(
         words=onward.words_of(session_id, root),
         text=said,
         settings=settings,
+        patch=patch,
         options={} if steps is None else {"max_steps": steps},
         queue=queue,
     )
@@ -184,33 +193,35 @@ def chat(
     from .typed import Typed
 
     console: Console = context.obj
-    settings = _settings(context, session, name=name, model=model, backend=backend, permission_mode=permission_mode)
+    settings, patch = _settings(
+        context, session, name=name, model=model, backend=backend, permission_mode=permission_mode
+    )
 
     session_id = _session_id(session, root)
 
     async def talk() -> int:
         async with Typed(sys.stdin) as typed:
-            held = Chat(session_id, console, typed, settings, onward.words_of(session_id, root))
+            held = Chat(session_id, console, typed, settings, onward.words_of(session_id, root), patch)
             return await held.talked(Hosts(root, app, console, not no_start))
 
     return asyncio.run(talk())
 
 
-def _settings(context: typer.Context, session: str | None, **given: str | None) -> "Doc | None":
-    """What a new session is made with; None for one that is there."""
+def _settings(context: typer.Context, session: str | None, **given: str | None) -> "tuple[Doc | None, Doc]":
+    """What a new session is made with, None for one that is there; and what is set of that one."""
     import os
 
-    named = [f"--{key.replace('_', '-')}" for key, value in given.items() if value is not None]
-    if session is not None:
-        if named:
-            raise WrongUsage(f"{named[0]} is of a new session, and --session names one that is there", ctx=context)
-        return None
     from ..runtime.permissions import MODES
 
     mode = given["permission_mode"]
     if mode is not None and mode not in MODES:
         raise WrongUsage(f"--permission-mode is one of {', '.join(MODES)}, not {mode!r}", ctx=context)
-    return {"cwd": os.getcwd(), **{key: value for key, value in given.items() if value is not None}}
+    settings = {key: value for key, value in given.items() if value is not None}
+    if session is None:
+        return {"cwd": os.getcwd(), **settings}, {}
+    if "name" in settings:
+        raise WrongUsage("--name is of a new session, and --session names one that is there", ctx=context)
+    return None, settings
 
 
 def _session_id(target: str | None, root: str | None) -> str:

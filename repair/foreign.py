@@ -4,12 +4,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 import attrs
 
-from ..journal.errors import SessionNotFound
+from ..journal.errors import JournalError, SessionNotFound
 from ..journal.events import Event, JsonObject
 from ..journal.findings import FindingList, Verdict, verdict_of
 from ..journal.foreign import reading
@@ -27,6 +29,16 @@ from .session import facts_of
 #: How a journal of ours begins: no foreign file is looked for behind it.
 _OURS: Final = b'{"seq":0,'
 EMPTY: Final = "empty"
+#: What is looked into in a directory, and in how many folders to tell whether there is any.
+ENDINGS: Final = (".jsonl", ".zstd")
+_FOLDERS: Final = 200
+#: What a person is told that a file of a format is; of others it is an array.
+_SAID: Final = {
+    "claude-code": "a session file of Claude Code",
+    "codex": "a session file of Codex",
+    "dsh": "a session file of DeepSeek Harness",
+    "pi": "a session file of pi",
+}
 
 
 @attrs.frozen
@@ -67,6 +79,32 @@ def foreign(
         return None if found is None else ForeignSession(found, histories=histories, events=events)
 
 
+def no_journal(path: str | os.PathLike[str]) -> str | None:
+    """What a file is that was taken for a journal, and what makes one of it, in a sentence; None where it is of no tool
+    that we know.
+    """
+    try:
+        with opened(path) as found:
+            format = EMPTY if found is None else found.format
+    except (JournalError, OSError):
+        return None
+    if format == EMPTY:
+        return None
+    told = _SAID.get(format, f"an array of messages ({format})")
+    return f"{path} is {told}, and no journal; make one of it with `maka journal import {quote(os.fspath(path))}`"
+
+
+def session_below(directory: Path) -> Path | None:
+    """A session file of another tool in a directory, if one is soon found."""
+    for place, folders, names in islice(os.walk(directory), _FOLDERS):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(place, name)
+            if name.endswith(ENDINGS) and path.is_file() and no_journal(path) is not None:
+                return path
+    return None
+
+
 def _file_of(path: Path) -> tuple[Path, tuple[Path, ...]]:
     """The file that a path stands for, and of a directory the older generations beside it."""
     if not path.is_dir():
@@ -87,7 +125,7 @@ class ForeignSession:
     """What a file holds, read once. Turns, runs and messages show how an import closes what the file leaves open."""
 
     def __init__(self, opened: Opened, *, histories: bool = False, events: bool = False) -> None:
-        """``histories`` for ``history``, ``events`` for an ``event_list`` of what an import would write."""
+        """``histories`` for ``history``, ``events`` for ``events`` and an ``event_list`` of them."""
         self.path = opened.path
         self.format = opened.format
         self.bytes = opened.raw.size
@@ -100,10 +138,11 @@ class ForeignSession:
             self._report, self._threads = reading.fold(opened.raw, opened.format, self.path.name, histories=histories)
         for older in opened.older:
             self._report.add("older_generation", f"{older.name} is what this session was before it was migrated")
-        self._events = None
-        if events:
-            read = opened.format != EMPTY
-            self._events = list(reading.events(opened.raw, opened.format, self.path.name)) if read else []
+        #: What an import would write of the session itself; nothing where it was not asked for.
+        self.events: list[Event] = []
+        self._lists = events
+        if events and opened.format != EMPTY:
+            self.events += reading.events(opened.raw, opened.format, self.path.name)
         main = self._threads.get(MAIN)
         self.header = None if main is None else main.header
         self._state = State() if main is None else main.state
@@ -142,7 +181,7 @@ class ForeignSession:
         file; ``threads`` are its branches and subagents, ``lines`` those that stand for nothing in a conversation, by
         the tool's own word for them.
         """
-        listed = {} if self._events is None else {"event_list": [event.to_json() for event in self._events]}
+        listed = {"event_list": [event.to_json() for event in self.events]} if self._lists else {}
         return {
             "session_id": self.session_id,
             "path": str(self.path),

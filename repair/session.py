@@ -391,7 +391,8 @@ def load(target: Target, root: Target | None = None) -> Session:
 def _readable(session: Session) -> Session:
     if session.verdict == "unreadable":
         finding = next(finding for finding in session.findings if finding.severity == "unreadable")
-        raise JournalError(f"{session.path}: {finding.message}; {finding.remedy}", path=session.path)
+        told = _of_another_tool(session.path) or f"{session.path}: {finding.message}; {finding.remedy}"
+        raise JournalError(told, path=session.path)
     return session
 
 
@@ -493,7 +494,15 @@ def _repaired(path: Path, cause: str | None, logical: bool) -> _InOrder:
 
 def _refusal(path: Path, diagnosis: Diagnosis, why: str) -> JournalError:
     kind = {"damaged": JournalDamaged, "unsupported": JournalUnsupported}.get(diagnosis.verdict, JournalError)
-    return kind(f"{path}: {why}", path=path)
+    told = _of_another_tool(path) if diagnosis.verdict == "unreadable" else None
+    return kind(told or f"{path}: {why}", path=path)
+
+
+def _of_another_tool(path: Path) -> str | None:
+    """Of what cannot be read as a journal: the sentence, if it is a session file of another tool."""
+    from .foreign import no_journal
+
+    return no_journal(path)
 
 
 def _verdict(state: State) -> Verdict:

@@ -2,12 +2,14 @@
 
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import maka
 from support import documents
 from support.command import COMMAND
 from support.documents import HOST
+from support.foreign_lines import CLAUDE, claude
 from support.spoken import Hosted, Terminal
 
 Run = Callable[..., Any]
@@ -32,6 +34,15 @@ def test_lines_of_a_pipe_are_said_one_after_the_other(maka_: Run, hosted: Hosted
     assert "› " not in ran.stdout
     [row] = maka_("session", "list", "--json").json["sessions"]
     assert (row["name"], row["turns"]) == ("talk", 4)
+
+
+def test_a_session_goes_on_by_the_backend_that_is_named(maka_: Run, hosted: Hosted, tmp_path: Path) -> None:
+    path = tmp_path / f"{CLAUDE}.jsonl"
+    path.write_bytes(claude())
+    maka_("journal", "import", path).checked()
+    ran = piped("Hello\n", "--session", CLAUDE, "--backend", "s")
+    assert (ran.returncode, "You said Hello." in ran.stdout) == (0, True), ran.stderr
+    assert maka.inspect(CLAUDE, root=hosted.root).settings()["backend"] == "s"
 
 
 def test_a_conversation_goes_on_where_it_was(maka_: Run, hosted: Hosted) -> None:

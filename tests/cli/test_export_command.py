@@ -12,6 +12,7 @@ import pytest
 from maka.journal import blobs, legality
 from support.builder import Builder
 from support.command import Ran
+from support.foreign_lines import claude
 
 Run = Callable[..., Ran]
 VALIDATORS: dict[str, Callable[[Any], list[legality.Violation]]] = {
@@ -103,6 +104,40 @@ def test_a_fork_as_it_stood_begins_with_its_parent(maka_: Run) -> None:
     inherited = texts(maka_("journal", "export", path, "--to", "openai-responses", "--through", "0").json)
     assert 0 < len(inherited) < len(whole)
     assert inherited == whole[: len(inherited)]
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "says"),
+    [
+        (b"hello\n", 4, "the file holds no event"),
+        (b'{"parentUuid":null,"type":"user","sessionId":"x"}\nhello\n', 0, "no message that can be read"),
+        (b"", 0, "holds no message"),
+    ],
+)
+@pytest.mark.parametrize("form", VALIDATORS)
+def test_that_nothing_is_exported_is_said(
+    maka_: Run, tmp_path: Path, content: bytes, code: int, says: str, form: str
+) -> None:
+    path = tmp_path / "rollout-1.jsonl"
+    path.write_bytes(content)
+    ran = maka_("journal", "export", path, "--to", form)
+    assert (ran.code, texts(ran.json)) == (code, [])
+    assert (says in ran.err, ran.err.count("\n")) == (True, 1)
+
+
+def test_times_and_thinking_of_another_tool_s_session(maka_: Run, tmp_path: Path) -> None:
+    path = tmp_path / "theirs.jsonl"
+    thought = {"type": "thinking", "thinking": "so", "signature": "sealed"}
+    path.write_bytes(claude().replace(b'[{"type": "text", "text": "one file"}]', json.dumps([thought]).encode()))
+    document = maka_("journal", "export", path, "--to", "markdown").out
+    assert "- Begun: `2026-02-01 10:00:01 UTC`\n" in document
+    assert "## Turn 1 · 2026-02-01 10:00:01 UTC" in document
+    path.write_bytes(
+        claude().replace(b'[{"type": "tool_use"', b"[" + json.dumps(thought).encode() + b', {"type": "tool_use"')
+    )
+    ran = maka_("journal", "export", path, "--to", "anthropic", "--thinking")
+    assert (ran.out.count('"sealed"'), ran.err) == (2, "")
+    assert legality.anthropic(ran.json) == []
 
 
 @pytest.mark.parametrize("seq", ["-1", "99"])

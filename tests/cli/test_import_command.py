@@ -1,15 +1,18 @@
 """`maka journal import`, and the other commands on session files of other tools, which none of them ever writes."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import maka
 from maka.journal import legality
 from support.command import Ran
 from support.foreign_lines import CLAUDE, claude
+from support.foreign_symptoms import answers, asks, rollout
 
 Run = Callable[..., Ran]
 CORPUS = Path(__file__).parents[2] / "fixtures" / "corpus"
@@ -64,8 +67,87 @@ def test_no_repair_writes_it(maka_: Run, transcript: Path, options: list[str]) -
     before = tree(transcript.parent)
     ran = maka_("journal", "repair", transcript, *options)
     assert ran.code == 4
-    assert "maka journal import" in ran.err
+    assert (ran.out, ran.err.count("\n")) == ("", 1)
+    assert f"`maka journal import {transcript}`" in ran.err
+    doc = maka_("journal", "repair", transcript, *options, "--json").json
+    assert (doc["session_id"], doc["format"], doc["verdict_before"]) == (CLAUDE, "claude-code", "interrupted")
+    assert (doc["appended"], doc["set_aside"]) == ([], [])
     assert tree(transcript.parent) == before
+
+
+def test_an_empty_one_is_not_to_be_imported_instead(maka_: Run, tmp_path: Path) -> None:
+    path = tmp_path / "rollout-1.jsonl"
+    path.touch()
+    ran = maka_("journal", "repair", path)
+    assert (ran.code, "holds nothing to import" in ran.err, "maka journal import" in ran.err) == (4, True, False)
+
+
+def test_no_tail_of_it_is_followed(maka_: Run, transcript: Path) -> None:
+    ran = maka_("journal", "tail", transcript)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (4, "", 1)
+    assert "is a session file of Claude Code" in ran.err
+    assert f"`maka journal import {transcript}`" in ran.err
+
+
+def test_a_program_is_told_that_it_is_no_journal(transcript: Path, tmp_path: Path) -> None:
+    for read in (maka.load, maka.inspect, maka.open_session):
+        with pytest.raises(maka.JournalError, match=r"is a session file of Claude Code.*`maka journal import .*`"):
+            read(transcript)
+    array = tmp_path / "array.json"
+    array.write_text('[{"role":"user","content":"hello"}]')
+    with pytest.raises(maka.JournalError, match=r"is an array of messages .*`maka journal import .*`"):
+        maka.load(array)
+    array.write_text("no session of anybody")
+    with pytest.raises(maka.JournalError, match="holds no event"):
+        maka.load(array)
+
+
+def test_what_is_said_of_it_is_said_of_lines_and_of_an_import(maka_: Run, transcript: Path) -> None:
+    text = maka_("journal", "inspect", transcript).out
+    assert re.search(r"^holds +6 lines, ", text, re.MULTILINE)
+    assert "repair" not in text.replace("repairable", "")
+    assert "FILE" not in text
+    assert f"run `maka journal import {transcript}`; " in text
+    assert "an import would close it with\n" in text
+    assert "as events" in text
+    journal = maka_("journal", "inspect", CORPUS / "three-turns.jsonl").out
+    assert re.search(r"^holds +[0-9,]+ events, ", journal, re.MULTILINE)
+
+
+def test_a_directory_of_them_is_to_be_imported(maka_: Run, transcript: Path, tmp_path: Path) -> None:
+    place = transcript.parent.parent
+    for words in (["inspect"], ["show"], ["tail"], ["repair"], ["verify"], ["export", "--to", "anthropic"]):
+        ran = maka_("journal", words[0], place, *words[1:])
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), words
+        assert f"`maka journal import {place}`" in ran.err
+        assert f"`maka journal inspect {transcript}`" in ran.err
+    (tmp_path / "nothing").mkdir()
+    assert "there is no journal at" in maka_("journal", "inspect", tmp_path / "nothing").err
+
+
+def test_a_session_of_the_root_counts_before_a_directory_of_its_name(
+    maka_: Run, transcript: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maka_("journal", "import", transcript)
+    monkeypatch.chdir(transcript.parent)
+    place = transcript.parent / CLAUDE
+    place.mkdir()
+    (place / "session.jsonl").write_bytes(b'{"type":"session","version":0,"id":"other","createdAt":1,"cwd":"/w"}\n')
+    assert maka_("journal", "inspect", CLAUDE, "--json").json["verdict"] == "healthy"
+    assert maka_("journal", "inspect", f"{CLAUDE}/", "--json").json["session_id"] == "other"
+
+
+@pytest.mark.parametrize(("given", "says"), [([], ""), (["other.jsonl"], "1 files are no sessions")])
+def test_a_directory_without_any_is_said(maka_: Run, tmp_path: Path, given: list[str], says: str) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    for name in given:
+        (place / name).write_text('{"some": "thing"}\n')
+    ran = maka_("journal", "import", place)
+    assert ran.code == 0
+    assert ran.err == f"no session file of a tool that is known here is in {place}\n"
+    ran = maka_("journal", "import", place, "--json")
+    assert (ran.code, ran.err, ran.json["files"], len(ran.json["skipped"])) == (0, "", [], len(given))
 
 
 def test_a_session_is_imported_and_goes_on_like_any_other(maka_: Run, transcript: Path, tmp_path: Path) -> None:
@@ -88,7 +170,29 @@ def test_a_backend_is_named_for_going_on(maka_: Run, transcript: Path) -> None:
     assert (doc["header"]["backend"], doc["settings"]["backend"]) == ("mine", "mine")
     assert doc["header"]["imported_from"]["format"] == "claude-code"
     # Going on under another name is no other session.
-    assert "unchanged" in maka_("journal", "import", transcript).out
+    again = maka_("journal", "import", transcript)
+    assert ("unchanged" in again.out, again.err) == (True, "")
+    assert maka_("journal", "import", transcript, "--backend", "mine").err == ""
+    other = maka_("journal", "import", transcript, "--backend", "theirs", "--json")
+    assert (other.code, other.json["sessions"]["unchanged"]) == (0, 1)
+    assert "--backend changes nothing there" in other.err
+    assert f"`maka run --session {CLAUDE} --backend theirs TEXT`" in other.err
+    assert maka_("journal", "inspect", CLAUDE, "--json").json["settings"]["backend"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("content", "form"),
+    [
+        (claude(), "anthropic"),
+        (rollout(asks("hello"), answers("hi")), "openai-responses"),
+        (b'{"messages":[{"role":"user","content":"hello"}]}', "openai-chat"),
+    ],
+)
+def test_it_is_exported_to_whom_its_tool_asks(maka_: Run, tmp_path: Path, content: bytes, form: str) -> None:
+    path = tmp_path / "some.jsonl"
+    path.write_bytes(content)
+    *_, export = maka_("journal", "inspect", path, "--json").json["next"]
+    assert export["command"] == f"maka journal export {path} --to {form}"
 
 
 def test_a_journal_is_what_can_be_verified(maka_: Run, transcript: Path) -> None:

@@ -20,6 +20,7 @@ from maka.journal.reader import JOURNAL
 from support import documents
 from support.command import COMMAND, process
 from support.documents import HOST
+from support.foreign_lines import CLAUDE, claude
 from support.spoken import Hosted, Terminal, shown, started
 
 Run = Callable[..., Any]
@@ -188,7 +189,7 @@ def test_a_host_that_is_ended_meanwhile_has_ended_the_turn(maka_: Run, hosted: H
 
 @pytest.mark.parametrize(
     "words",
-    [("",), ("x", "--queue"), ("x", "--max-steps", "0"), ("x", "--session", "s", "--model", "m"),
+    [("",), ("x", "--queue"), ("x", "--max-steps", "0"), ("x", "--session", "s", "--name", "m"),
      ("x", "--permission-mode", "all"), ("x", "--session", "s", "--queue", "--max-steps", "3"), ("x", "y")],
 )  # fmt: skip
 def test_wrong_words(maka_: Run, words: tuple[str, ...]) -> None:
@@ -282,7 +283,30 @@ def test_a_new_session_has_the_backend_that_is_named(maka_: Run, hosted: Hosted)
     ran = maka_("run", "Hello", "--backend", "other")
     assert (ran.code, ran.out) == (2, "")
     assert "no backend 'other' is registered (there are: s)" in ran.err
-    assert "--backend is of a new session" in maka_("run", "x", "--session", session, "--backend", "s").err
+    assert "--name is of a new session" in maka_("run", "x", "--session", session, "--name", "s").err
+
+
+def test_a_session_of_another_tool_goes_on_by_the_backend_that_is_named(
+    maka_: Run, hosted: Hosted, tmp_path: Path
+) -> None:
+    path = tmp_path / f"{CLAUDE}.jsonl"
+    path.write_bytes(claude())
+    maka_("journal", "import", path).checked()
+    lacks = maka_("run", "Hello", "--session", CLAUDE)
+    assert (lacks.code, lacks.out) == (1, "")
+    assert "no backend 'claude-code' is registered (there are: s)" in lacks.err
+    assert f"`maka run --session {CLAUDE} --backend NAME TEXT`" in lacks.err
+    other = maka_("run", "Hello", "--session", CLAUDE, "--backend", "other")
+    assert (other.code, other.out) == (2, "")
+    assert "no backend 'other' is registered" in other.err
+    named = ("--backend", "s", "--model", "big", "--permission-mode", "bypass")
+    ran = maka_("run", "Hello", "--session", CLAUDE, *named)
+    assert (ran.code, ran.out) == (0, "You said Hello.\n"), ran.err
+    settings = maka.inspect(CLAUDE, root=hosted.root).settings()
+    assert (settings["backend"], settings["model"], settings["permission_mode"]) == ("s", "big", "bypass")
+    # For good.
+    assert maka_("run", "again", "--session", CLAUDE).out == "You said again.\n"
+    assert maka_("run", "x", "--session", CLAUDE, "--permission-mode", "no").code == 2
 
 
 def test_that_the_host_has_another_app_is_said(maka_: Run, hosted: Hosted) -> None:
