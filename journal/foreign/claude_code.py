@@ -30,6 +30,7 @@ from .claude_tree import (
     look,
     origin_of,
     preserved,
+    unfit,
 )
 from .findings import Report
 from .lines import Line, at, objects, parse
@@ -137,7 +138,11 @@ class _Reading:
         type_ = value.get("type")
         if tree.skipped(number) or self._helper:
             yield self._kept(value, base)
-        elif type_ == "user":
+            return
+        if type_ in ("user", "assistant") and (why := unfit(value)) is not None:
+            self._tell("misfit", why, place)
+            yield self._kept(value, base)
+        if type_ == "user":
             yield from self._user(number, value, state, base)
         elif is_output(value):
             if not tree.further(number):
@@ -165,6 +170,10 @@ class _Reading:
         session_id = self._stem if _UUID.fullmatch(self._stem) else text(said_of.get("sessionId"))
         if agent is not None and not self._stem.startswith("agent-"):
             session_id = f"agent-{agent}"
+        # The lines of a subagent name the session that has started it.
+        starter = _id(said_of.get("sessionId")) if tree.subagent else None
+        if starter == session_id:
+            starter = None
         self._states[MAIN] = _State()
         time = base["time"] if base["time"] is not None else millis(said_of.get("timestamp"))
         yield Begin(
@@ -173,7 +182,9 @@ class _Reading:
             cwd=text(said_of.get("cwd")),
             model=tree.models.get(0),
             provider="anthropic",
-            agent=agent,
+            agent_id=agent,
+            kind="main" if starter is None else "subagent",
+            begun_by=starter,
         )
 
     def _begin(self, index: int, thread: Thread, base: dict[str, Any], value: JsonObject) -> Iterator[Record]:
@@ -189,7 +200,7 @@ class _Reading:
         else:
             call_id = None if above is None else self._starter(above, first_text(value))
             agent = text(value.get("agentId"))
-            yield Begin(**common, kind="subagent", parent=thread.parent, call_id=call_id, agent=agent)
+            yield Begin(**common, kind="subagent", parent=thread.parent, call_id=call_id, agent_id=agent)
 
     def _starter(self, state: _State, prompt: str) -> str | None:
         """The open call that told a subagent this; else the only one that may have started it."""
@@ -223,7 +234,10 @@ class _Reading:
         if value.get("isCompactSummary") is True:
             yield from self._let_go(state)
             kept_from, state.kept_from = state.kept_from, None
-            yield Compaction(**base, summary=self._content(content_of(value), place), kept_from=kept_from)
+            if summary := self._content(content_of(value), place):
+                yield Compaction(**base, summary=summary, kept_from=kept_from)
+            elif unfit(value) is None:
+                yield self._kept(value, base)
             return
         results = False
         for block in blocks_of(value, "tool_result"):
@@ -235,7 +249,7 @@ class _Reading:
         others = [each for each in content_of(value) if not _is_result(each)]
         content = self._content(others, place)
         if not content:
-            if not results:
+            if not results and unfit(value) is None:
                 yield self._kept(value, base)
             return
         state.message = message_id = _id(value.get("uuid")) or f"line-{place.line}"
@@ -277,7 +291,7 @@ class _Reading:
         call_id = call_id_of(block.get("tool_use_id"))
         state.open.pop(call_id, None)
         given = block.get("content")
-        blocks = [{"type": "text", "text": given}] if isinstance(given, str) else sequence(given)
+        blocks = given if isinstance(given, list) else [] if given is None else [given]
         return Result(
             **base,
             call_id=call_id,
@@ -356,7 +370,8 @@ class _Reading:
 
     def _error(self, value: JsonObject, state: _State, base: dict[str, Any]) -> Iterator[Record]:
         """What the tool writes in a model's place."""
-        told, failed = first_text(value), value.get("isApiErrorMessage") is True
+        told = first_text(value) or "\n".join(map(compact, filter(_is_no_text, content_of(value))))
+        failed = value.get("isApiErrorMessage") is True
         yield from self._asked(state, base)
         yield Note(**base, kind="api_error" if failed else "synthetic", text=told)
         if failed:
@@ -425,9 +440,8 @@ class _Reading:
         if not isinstance(block, dict):
             return said(compact(block))
         type_ = block.get("type")
-        if type_ == "text":
-            told = block.get("text")
-            return said(told) if isinstance(told, str) else said(compact(told))
+        if type_ == "text" and isinstance(told := block.get("text"), str):
+            return said(told)
         if type_ == "thinking" and model:
             signed = {"signature": block["signature"]} if text(block.get("signature")) else {}
             return [{"kind": "thinking", "text": compact(block.get("thinking", "")), **signed}]
@@ -492,8 +506,11 @@ def _is_result(block: Any) -> bool:
 
 
 def _is_blank(block: Any) -> bool:
-    told = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
-    return isinstance(told, str) and not told.strip()
+    return not _is_no_text(block) and not block["text"].strip()
+
+
+def _is_no_text(block: Any) -> bool:
+    return not (isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str))
 
 
 def _note(value: JsonObject) -> str:

@@ -29,6 +29,10 @@ _COMMANDS: Final = (
 _CONTEXT: Final = ("<local-command-caveat>", "<task-notification>", "<system-reminder>", "Caveat: The messages below")
 _INTERRUPTED: Final = "[Request interrupted by user"
 _SYNTHETIC: Final = "<synthetic>"
+#: What a result may have.
+_RESULT: Final = frozenset({"type", "tool_use_id", "content", "is_error", "cache_control"})
+#: So many other sessions are told apart.
+_OTHERS: Final = 1_000
 #: What lines say of their session.
 _ABOUT: Final = ("sessionId", "cwd", "timestamp", "agentId")
 #: Of lines that stand in the file a second time.
@@ -61,6 +65,22 @@ def blocks_of(value: JsonObject, type_: str) -> Iterator[JsonObject]:
     for block in content_of(value):
         if isinstance(block, dict) and block.get("type") == type_:
             yield block
+
+
+def unfit(value: JsonObject) -> str | None:
+    """Why not all of a message can be read, if that is so."""
+    message = value.get("message")
+    if not isinstance(message, dict):
+        return "the line holds no message"
+    if not isinstance(message.get("content"), str | list):
+        return "the message holds neither a text nor blocks"
+    for block in blocks_of(value, "tool_use"):
+        if text(block.get("name")) is None or "input" not in block:
+            return "a call lacks its name or its input"
+    for block in blocks_of(value, "tool_result"):
+        if block.get("content") is None and not block.keys() <= _RESULT:
+            return "a result lacks its content"
+    return None
 
 
 def first_text(value: JsonObject) -> str:
@@ -228,6 +248,8 @@ class _FirstPass:
         self._stray: dict[int, int] = {}
         self._pointers: list[tuple[Place, list[int]]] = []
         self._leaves: set[int] = set()
+        #: Other sessions that lines say they are of.
+        self._others: set[int] = set()
         self._spoken = [False, False]
 
     def take(self, line: Line) -> None:
@@ -263,6 +285,7 @@ class _FirstPass:
             for about in _ABOUT:
                 if about not in self._tree.said and about in value:
                     self._tree.said[about] = value[about]
+            self._other(text(value.get("sessionId")), place)
         if is_output(value):
             self._response(number, value, stretch, above, place)
         elif type_ == "user":
@@ -273,6 +296,13 @@ class _FirstPass:
 
     def _tell(self, code: str, message: str, place: Place, related: int | None = None) -> None:
         self._report.add(code, message, place.line, place.offset, place.length, related=related)
+
+    def _other(self, session: str | None, place: Place) -> None:
+        if session is None or session == self._tree.said.get("sessionId") or (key := key_of(session)) in self._others:
+            return
+        if len(self._others) < _OTHERS:
+            self._others.add(key)
+        self._tell("other_session", f"the line says that it is of session {session[:MAX_ID]}", place)
 
     # ------------------------------------------------------------ stretches
 

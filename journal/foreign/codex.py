@@ -6,6 +6,7 @@ or a subagent is the parent's: a thread of its own, and no part of this conversa
 """
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any, Final
@@ -15,7 +16,7 @@ import attrs
 from ..events import Blocks, JsonObject
 from ..source import Source
 from . import codex_items as items
-from .codex_items import CALLS, HOSTED, OUTPUTS, Content, call_id_of, key_of, kind_of, opened, role_of
+from .codex_items import CALLS, FAMILIES, HOSTED, OUTPUTS, Content, call_id_of, key_of, kind_of, opened, role_of
 from .codex_plan import COPIED, SHOWN, Plan, look
 from .findings import Report
 from .lines import Line, at, objects
@@ -70,6 +71,9 @@ _COUNTS: Final = {
     "reasoning_output_tokens": "reasoning_tokens",
 }
 _NAMED: Final = re.compile(r"rollout-.*([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+#: Characters and number of a person's messages that are remembered.
+_WORDS: Final = 80_000
+_MOST: Final = 1_000
 #: Errors of a request to the tool that leave the turn as it is.
 _BESIDE: Final = ("thread_rollback_failed", "active_turn_not_steerable")
 
@@ -101,7 +105,8 @@ class _Reading:
         self._tokens = _Tokens()
         self._plan = Plan()
         self._begun = self._own = False
-        #: The session that this one was begun from.
+        #: The session's id, and that of the one that it was begun from.
+        self._session: str | None = None
         self._parent: str | None = None
         self._thread = MAIN
         self._threads = {MAIN}
@@ -109,6 +114,8 @@ class _Reading:
         #: Calls of the turn without a result; where results of them stand behind what comes next; the lines of those
         #: that were given out before their place.
         self._open: set[str] = set()
+        #: What kind of output they wait for, by id.
+        self._families: dict[str, str] = {}
         self._awaited: list[Place] = []
         self._early: set[int] = set()
         #: Of the turn: is one open, has its own event told of it, has a model answered, did that want nothing more?
@@ -117,7 +124,12 @@ class _Reading:
         self._ending: End | None = None
         self._model: str | None = None
         self._cwd: str | None = None
+        #: What was said by a person, by thread: the newest of it.
+        self._words: deque[tuple[str, str]] = deque()
+        self._heard_chars = 0
         self._unknown: dict[str, Place] = {}
+        #: Other sessions that lines say they are of.
+        self._others: set[str | None] = set()
 
     def records(self) -> Iterator[Record]:
         self._plan = look(self._source)
@@ -130,8 +142,8 @@ class _Reading:
             yield from self._finish({**base, "time": None, "thread": self._thread})
         for type_, place in self._unknown.items():
             number = self._report.kept[type_]
-            message = f"{number} lines of type {type_[:80]} stand for nothing that is known here"
-            self._report.add("unknown_lines", message, place.line, place.offset, place.length)
+            lines = "1 line" if number == 1 else f"{number} lines"
+            self._tell("unknown_lines", f"{lines} of type {type_[:80]}: nothing is known of them", place)
 
     def _finish(self, base: dict[str, Any]) -> Iterator[Record]:
         yield from self._flush()
@@ -158,6 +170,8 @@ class _Reading:
         else:
             if type_ == "turn_context":
                 yield from self._context(payload, base)
+            elif type_ == "session_meta" and base["thread"] != COPIED:
+                self._other(payload, base["place"])
             yield self._kept(line.value, base)
 
     # ------------------------------------------------------------ the session
@@ -165,17 +179,17 @@ class _Reading:
     def _begin(self, type_: str, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
         self._begun = True
         if type_ not in ("session_meta", "legacy_meta"):
-            place = base["place"]
             message = "the file does not begin with what its session is, without which Codex does not open it"
-            self._report.add("bad_header", message, place.line, place.offset, place.length)
+            self._tell("bad_header", message, base["place"])
             payload = {}
         session_id = items.message_id(payload.get("id")) or items.message_id(payload.get("session_id"))
         if session_id is None and (found := _NAMED.fullmatch(self._stem)) is not None:
             session_id = found[1]
         spawned = mapping(mapping(mapping(payload.get("source")).get("subagent")).get("thread_spawn"))
         agents = (given.get(key) for given in (payload, spawned) for key in ("agent_nickname", "agent_role"))
-        given = (payload.get("forked_from_id"), payload.get("parent_thread_id"), spawned.get("parent_thread_id"))
-        self._parent = next((each for each in map(items.message_id, given) if each is not None), None)
+        starter = _first_id(payload.get("parent_thread_id"), spawned.get("parent_thread_id"))
+        self._parent = starter or _first_id(payload.get("forked_from_id"))
+        self._session = session_id
         self._cwd = self._plan.cwd or text(payload.get("cwd"))
         yield Begin(
             **base,
@@ -183,7 +197,10 @@ class _Reading:
             cwd=self._cwd,
             model=self._model,
             provider=text(payload.get("model_provider")) or "openai",
-            agent=next((agent for agent in agents if text(agent)), None),
+            agent_name=next((agent for agent in agents if text(agent)), None),
+            kind="main" if starter is None else "subagent",
+            begun_by=self._parent,
+            call_id=None if starter is None else _first_id(spawned.get("spawn_call_id")),
         )
 
     def _copied(self, number: int, type_: str, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
@@ -194,16 +211,32 @@ class _Reading:
             self._own, self._thread = True, MAIN
             self._model = self._plan.model or self._model
         elif COPIED not in self._threads:
-            place = base["place"]
             message = (
                 f"what stands up to line {self._plan.inherited} was copied from the session that this one began in"
             )
-            self._report.add("copied_lines", message, place.line, place.offset, place.length)
+            self._tell("copied_lines", message, base["place"])
             self._threads.add(COPIED)
             self._thread = COPIED
             meta = payload if type_ == "session_meta" else {}
             session_id, cwd = items.message_id(meta.get("id")) or self._parent, text(meta.get("cwd"))
-            yield Begin(**{**base, "thread": COPIED}, kind="branch", parent=MAIN, session_id=session_id, cwd=cwd)
+            yield Begin(
+                **{**base, "thread": COPIED},
+                kind="branch",
+                parent=MAIN,
+                session_id=session_id,
+                begun_by=session_id,
+                cwd=cwd,
+                name=f"what {session_id or 'another session'} had said before",
+            )
+
+    def _other(self, payload: JsonObject, place: Place) -> None:
+        """Behind what was copied another session has nothing to say here."""
+        other = _first_id(payload.get("id"), payload.get("session_id"))
+        self._session = self._session or other
+        if other not in (None, self._session) and other not in self._others:
+            if len(self._others) < _MOST:
+                self._others.add(other)
+            self._tell("other_session", f"the line says that it is of session {other}", place)
 
     def _context(self, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
         yield from self._flush()
@@ -218,6 +251,7 @@ class _Reading:
     def _prompt(self, number: int, content: Blocks, message_id: str | None, base: dict[str, Any]) -> Iterator[Record]:
         yield from self._flush()
         if number in self._plan.steering:
+            self._heard(base["thread"], content)
             yield Said(**base, content=content, message_id=message_id)
             return
         yield from self._end(base)
@@ -231,12 +265,22 @@ class _Reading:
             parent = self._plan.base(number) if after is None else self._plan.thread(after)
             yield Begin(**base, kind="branch", parent=parent, after=None if after is None else _turn(after))
         self._thread = thread
+        self._heard(thread, content)
         yield Prompt(**base, turn=_turn(number), content=content, message_id=message_id)
+
+    def _heard(self, thread: str, content: Blocks) -> None:
+        """What a person said, as far back as a compaction of Codex itself goes."""
+        spoken = "\n".join(block["text"] for block in content if block["kind"] == "text")[-_WORDS:]
+        self._words.append((thread, spoken))
+        self._heard_chars += len(spoken)
+        while self._heard_chars > _WORDS or len(self._words) > _MOST:
+            self._heard_chars -= len(self._words.popleft()[1])
 
     def _turn_over(self) -> None:
         self._in_turn = self._started = self._answered = self._done = False
         self._ending = None
         self._open.clear()
+        self._families.clear()
 
     def _end(self, base: dict[str, Any], *, passed: bool = False) -> Iterator[Record]:
         """The end that the turn has; ``passed``: it has one, and if nothing tells which, then as it was left."""
@@ -279,9 +323,7 @@ class _Reading:
         self._turn_over()
         back = self._plan.back[number]
         self._thread = self._plan.base(number) if back is None else self._plan.thread(back)
-        place = base["place"]
-        message = f"the last {count(payload.get('num_turns'))} turns were taken back here"
-        self._report.add("rewound", message, place.line, place.offset, place.length)
+        self._tell("rewound", f"the last {count(payload.get('num_turns'))} turns were taken back here", base["place"])
 
     # ------------------------------------------------------------ what the model says
 
@@ -327,8 +369,11 @@ class _Reading:
     def _result(self, place: Place, thread: str) -> Result:
         value = at(self._source, place)
         _, payload = opened(value)
-        call_id = call_id_of(payload)
+        call_id, family = call_id_of(payload), FAMILIES.get(kind_of(payload), "")
+        if (other := items.short(f"{call_id}:{family}")) in self._families:
+            call_id = other
         self._open.discard(call_id)
+        self._families.pop(call_id, None)
         output = payload.get("output")
         given = payload.get("tools") if kind_of(payload) == "tool_search_output" else output
         if kind_of(payload) == "tool_search_output":
@@ -348,11 +393,15 @@ class _Reading:
 
     def _item(self, number: int, value: JsonObject, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
         kind, role = kind_of(payload), role_of(payload)
+        asked = number in self._plan.prompts or number in self._plan.steering
+        if asked or kind in (*CALLS, *OUTPUTS, "reasoning") or role == "assistant":
+            yield from self._misfit(value, payload, base)
         if kind in OUTPUTS:
             yield from self._output(base)
         elif kind in CALLS:
             yield from self._collect(base)
             block = items.call(payload)
+            block["call_id"] = self._named(block["call_id"], FAMILIES[kind])
             self._add([block])
             assert self._answer is not None
             self._answer.calls[block["call_id"]] = base["place"]
@@ -362,7 +411,7 @@ class _Reading:
         elif role == "assistant":
             yield from self._collect(base)
             self._add(self._content.of(payload.get("content"), base["place"]), items.message_id(payload.get("id")))
-        elif number in self._plan.prompts or number in self._plan.steering:
+        elif asked:
             content = self._content.of(payload.get("content"), base["place"])
             yield from self._prompt(number, content, items.message_id(payload.get("id")), base)
         else:
@@ -373,6 +422,19 @@ class _Reading:
             elif role == "user" and items.tells_of_abort(payload):
                 self._abort(base)
             yield self._kept(value, base)
+
+    def _misfit(self, value: JsonObject, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
+        """Of what is read of a line not all may be there."""
+        if (why := items.unfit(payload)) is not None:
+            self._tell("misfit", why, base["place"])
+            yield self._kept(value, base)
+
+    def _named(self, call_id: str, family: str) -> str:
+        """The id of a call; of two open ones of different kinds that have the same the second gets another."""
+        if self._families.setdefault(call_id, family) != family:
+            call_id = items.short(f"{call_id}:{family}")
+            self._families[call_id] = family
+        return call_id
 
     def _add(self, content: Blocks, message_id: str | None = None) -> None:
         assert self._answer is not None
@@ -390,8 +452,7 @@ class _Reading:
             yield self._result(place, base["thread"])
 
     def _hosted(self, kind: str, payload: JsonObject, base: dict[str, Any]) -> Note:
-        place = base["place"]
-        self._report.add("hosted_tool", f"the provider ran {kind} itself", place.line, place.offset, place.length)
+        self._tell("hosted_tool", f"the provider ran {kind} itself", base["place"])
         what = payload.get("action") or payload.get("revised_prompt") or payload.get("status") or ""
         return Note(**base, kind="hosted_tool", text=f"{kind}: {compact(what)}")
 
@@ -400,6 +461,7 @@ class _Reading:
     def _event(self, number: int, value: JsonObject, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
         kind = kind_of(payload)
         if number in self._plan.prompts or number in self._plan.steering:
+            yield from self._misfit(value, payload, base)
             whole = items.user_item(payload)
             content = (
                 self._of_person(number, payload, base["place"])
@@ -413,6 +475,7 @@ class _Reading:
         elif kind in ("task_started", "task_complete", "turn_aborted"):
             yield from self._task(kind, payload, base)
         elif number in self._plan.alone:
+            yield from self._misfit(value, payload, base)
             yield from self._collect(base)
             shown = payload.get(SHOWN[kind])
             if kind == "agent_message":
@@ -450,12 +513,18 @@ class _Reading:
     def _compacted(self, value: JsonObject, payload: JsonObject, base: dict[str, Any]) -> Iterator[Record]:
         yield from self._flush()
         self._open.clear()
-        summary = items.replacement(payload)
-        if summary:
+        self._families.clear()
+        words = [spoken for thread, spoken in self._words if thread == base["thread"]]
+        if summary := items.replacement(payload, words):
             yield Compaction(**base, summary=said(summary))
+        elif items.is_sealed(payload):
+            self._tell("sealed_summary", "only its provider can read what this compaction made", base["place"])
         yield self._kept(value, base)
 
     # ------------------------------------------------------------ lines that stand for nothing
+
+    def _tell(self, code: str, message: str, place: Place) -> None:
+        self._report.add(code, message, place.line, place.offset, place.length)
 
     def _kept(self, value: JsonObject, base: dict[str, Any]) -> Kept:
         type_, payload = opened(value)
@@ -500,6 +569,10 @@ def _counts(given: Any) -> dict[str, int]:
     return {
         ours: number for theirs, ours in _COUNTS.items() if (number := count(mapping(given).get(theirs))) is not None
     }
+
+
+def _first_id(*given: Any) -> str | None:
+    return next((each for each in map(items.message_id, given) if each is not None), None)
 
 
 def _turn(number: int) -> str:

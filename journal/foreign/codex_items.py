@@ -1,7 +1,7 @@
 """What a line of a Codex rollout is, and what its items hold, as blocks of a journal. No I/O."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
@@ -15,6 +15,16 @@ from .values import compact, mapping, said, sequence, text
 #: What a model is asked to run, and what came of it.
 CALLS: Final = frozenset({"function_call", "custom_tool_call", "local_shell_call", "tool_search_call"})
 OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output", "tool_search_output"})
+#: Which of them belong together.
+FAMILIES: Final = {
+    "function_call": "function",
+    "local_shell_call": "function",
+    "function_call_output": "function",
+    "custom_tool_call": "custom",
+    "custom_tool_call_output": "custom",
+    "tool_search_call": "search",
+    "tool_search_output": "search",
+}
 #: What a provider runs itself.
 HOSTED: Final = frozenset(
     {
@@ -22,8 +32,25 @@ HOSTED: Final = frozenset(
         "mcp_call", "mcp_list_tools", "mcp_approval_request",
     }
 )  # fmt: skip
+#: Summaries that a provider made, and nobody else can read.
+_SEALED: Final = ("compaction", "compaction_summary", "context_compaction")
 #: Events that are named twice, by the name that counts.
 _EVENTS: Final = {"turn_started": "task_started", "turn_complete": "task_complete"}
+#: What items and events must have, and what in them is a text, if it is there.
+_NEEDED: Final = {
+    "function_call": ("name", "arguments"),
+    "custom_tool_call": ("name", "input"),
+    "local_shell_call": ("action",),
+    "function_call_output": ("output",),
+    "custom_tool_call_output": ("output",),
+    "tool_search_output": ("tools",),
+    "message": ("content",),
+    "user_message": ("message",),
+    "agent_message": ("message",),
+    "agent_reasoning": ("text",),
+    "agent_reasoning_raw_content": ("text",),
+}
+_TEXTS: Final = ("name", "namespace", "encrypted_content")
 #: What the tool puts into a user's message by itself.
 _WRAPPED: Final = re.compile(r"\s*<([A-Za-z][A-Za-z _]*)>.*</\1>\s*", re.DOTALL)
 _WRAPPERS: Final = re.compile(
@@ -65,6 +92,16 @@ def user_item(payload: JsonObject) -> JsonObject | None:
     """What a person said, as newer builds have it: an item that is whole."""
     item = mapping(payload.get("item"))
     return item if kind_of(payload) == "item_completed" and item.get("type") == "UserMessage" else None
+
+
+def unfit(payload: JsonObject) -> str | None:
+    """Why not all of it can be read, if that is so."""
+    kind = kind_of(payload)
+    key = next((key for key in _NEEDED.get(kind, ()) if key not in payload), None)
+    if key is not None:
+        return f"a {kind} lacks its {key}"
+    key = next((key for key in _TEXTS if not isinstance(payload.get(key), str | None)), None)
+    return None if key is None else f"the {key} of a {kind} is no text"
 
 
 def told(payload: JsonObject) -> str:
@@ -111,11 +148,31 @@ def short(value: str) -> str:
     return value if len(value) <= MAX_ID else f"{value[:64]}…{key_of(value):016x}"
 
 
-def replacement(payload: JsonObject) -> str:
-    """What a model is given in place of what was compacted."""
-    history = [mapping(each) for each in sequence(payload.get("replacement_history"))]
-    spoken = (f"{each['role']}: {told(each)}" for each in history if role_of(each) and told(each))
-    return text(payload.get("message")) or "\n\n".join(spoken)
+def replacement(payload: JsonObject, words: Sequence[str]) -> str:
+    """What a model is given in place of what was compacted: the list that the line has, or where it has none what a
+    person said, ``words``, and the summary. Empty where it cannot be read.
+    """
+    summary, history = text(payload.get("message")), payload.get("replacement_history")
+    if summary is None and (is_sealed(payload) or not history):
+        return ""
+    if isinstance(history, list):
+        items = [mapping(each) for each in history]
+        spoken = [
+            f"{role_of(each)}: {told(each)}"
+            for each in items
+            if role_of(each) in ("user", "assistant") and told(each) and not put_in(each)
+        ]
+    else:
+        spoken = [f"user: {each}" for each in words]
+    if summary is not None and not any(summary in each for each in spoken):
+        spoken.append(summary)
+    return "\n\n".join(spoken)
+
+
+def is_sealed(payload: JsonObject) -> bool:
+    """Does a compaction have a summary that only its provider can read?"""
+    history = sequence(payload.get("replacement_history"))
+    return text(payload.get("message")) is None and any(kind_of(mapping(each)) in _SEALED for each in history)
 
 
 def message_id(value: Any) -> str | None:

@@ -33,6 +33,8 @@ from .values import compact, count, mapping, millis, text
 SHOWN: Final = {"agent_message": "message", "agent_reasoning": "text", "agent_reasoning_raw_content": "text"}
 #: The thread of what was copied from a parent.
 COPIED: Final = "copied"
+#: Kinds of a user's message, as some builds have them, that no person wrote.
+_OF_THE_TOOL: Final = ("user_instructions", "environment_context")
 _BEGINS: Final = ("task_started", "user_message")
 #: Of what was shown and is held by no item yet, so much is looked at for one that has the same text.
 _NEAR: Final = 64
@@ -216,7 +218,7 @@ class _Looking:
 
     def _event(self, number: int, payload: JsonObject) -> None:
         kind = kind_of(payload)
-        if kind == "user_message" or user_item(payload) is not None:
+        if (kind == "user_message" and payload.get("kind") not in _OF_THE_TOOL) or user_item(payload) is not None:
             self._user_event(number, kind)
         elif kind == "task_started":
             self.plan.tasks = True

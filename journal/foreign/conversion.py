@@ -13,6 +13,7 @@ import attrs
 
 from ... import __version__
 from ..events import Blocks, Draft, Event, JsonObject
+from ..shapes import SESSION_ID
 from ..views.session import TOOL_BOUNDARY
 from ..wording import UNKNOWN_ERROR, not_started, unknown_outcome
 from . import records
@@ -104,6 +105,8 @@ class _Thread:
     dispatches: bool
     branch: bool
     ts: int
+    #: What a run says of whose it is.
+    agent: JsonObject
     #: Of the next event.
     seq: int = 0
     turn: int = 0
@@ -209,8 +212,10 @@ class Conversion:
         if record.name:
             header["name"] = record.name
         ts = record.time if record.time is not None else 0 if parent is None else parent.ts
+        whose = {"agent_id": record.agent_id, "agent_name": record.agent_name}
+        agent = {key: value for key, value in whose.items() if value is not None}
         thread = _Thread(
-            record.thread, header, record.dispatches, record.kind == "branch", ts, model=record.model or ""
+            record.thread, header, record.dispatches, record.kind == "branch", ts, agent, model=record.model or ""
         )
         thread.provider = record.provider or (parent.provider if parent else "")
         fork = child_of = None
@@ -224,13 +229,20 @@ class Conversion:
         elif parent is not None and record.kind == "subagent":
             child_of = parent.name
             call = parent.open.find(record.call_id)
-            said = {"run_id": parent.run_id, "turn_id": parent.turn_id or "", "call_id": record.call_id}
-            if call is not None:
-                said |= {"run_id": call.run_id, "turn_id": call.turn_id}
-            header["child_of"] = {"session_id": "", **{key: value for key, value in said.items() if value}}
+            within = parent if call is None else call
+            header["child_of"] = {"session_id": "", "run_id": within.run_id, "turn_id": within.turn_id or ""}
+            if record.call_id is not None:
+                header["child_of"]["call_id"] = record.call_id
+        elif record.kind == "subagent" and SESSION_ID.fullmatch(record.begun_by or ""):
+            # In which of its turns is told by a file that is not here.
+            header["child_of"] = {"session_id": record.begun_by, "run_id": "", "turn_id": ""}
+            if record.call_id is not None:
+                header["child_of"]["call_id"] = record.call_id
         header["imported_from"] = {"format": self._format, "session_id": record.session_id, "sha256": ""}
         if record.session_id is None:
             del header["imported_from"]["session_id"]
+        if record.begun_by is not None:
+            header["imported_from"]["begun_by"] = record.begun_by
         self._threads[record.thread] = thread
         thread.seq = 1
         if record.thread not in self._cuts:
@@ -296,6 +308,7 @@ class Conversion:
             "permission_mode": "ask",
             "created_at": thread.ts,
             "root": {"kind": "user"},
+            **thread.agent,
         }
         self._put(thread, "turn/start", {**ids, "turn": thread.turn, "run": run})
         for each in thread.early:

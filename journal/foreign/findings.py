@@ -29,6 +29,7 @@ CODES: Final[dict[str, Code]] = {
         "warning", "an import takes the branch that holds the conversation, and makes a fork of the other"
     ),
     "copied_lines": Code("info", "nothing to do; an import makes a session of its own of them"),
+    "other_session": Code("info", "nothing to do; the lines are read in the order of the file"),
     "rewound": Code("info", "an import makes a fork of what was withdrawn"),
     "assistant_siblings": Code("warning", "nothing to do; both answers are kept in the order of the file"),
     "missing_parent": Code("warning", "nothing to do; the lines are read in the order of the file"),
@@ -41,6 +42,7 @@ CODES: Final[dict[str, Code]] = {
     "image_unusable": Code("warning", "an export puts a text in its place, unless --keep-images is given"),
     "image_elsewhere": Code("info", "the bytes of the image are not in this file"),
     "compaction_pointer": Code("warning", "nothing is kept from before the compaction"),
+    "sealed_summary": Code("warning", "nothing to do; what stood before the compaction is sent whole"),
     "unrecorded_span": Code("warning", "something happened there that the tool did not record"),
     "hosted_tool": Code("info", "an export leaves it out: only its provider can run it"),
     "older_generation": Code("info", "nothing to do; it is the original that a migration left"),

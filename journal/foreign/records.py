@@ -38,6 +38,8 @@ class Begin(Record):
 
     ``session_id``: the tool's own id of it. A ``branch`` goes on from the end of turn ``after`` of thread ``parent``
     (None: from its very beginning). A ``subagent`` was started in ``parent``, by call ``call_id`` where that is known.
+    ``begun_by``: the tool's own id of the session of another file that this one was forked from, or as a ``subagent``
+    started by.
     ``dispatches``: does the format record that a tool's body was entered? Then a call without such a record never ran.
     """
 
@@ -46,11 +48,13 @@ class Begin(Record):
     parent: str | None = None
     after: str | None = None
     call_id: str | None = None
+    begun_by: str | None = None
     cwd: str | None = None
     model: str | None = None
     provider: str | None = None
     name: str | None = None
-    agent: str | None = None
+    agent_id: str | None = None
+    agent_name: str | None = None
     dispatches: bool = False
 
 

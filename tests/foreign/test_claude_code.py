@@ -291,8 +291,12 @@ def test_a_file_of_a_subagent_is_that_ones_session() -> None:
     lines = [{**line, "isSidechain": True, "agentId": "ab12"} for line in WHOLE]
     folded = read(*lines, name="agent-ab12.jsonl")
     assert list(folded.threads) == [""]
-    assert folded.main.header["imported_from"]["session_id"] == "agent-ab12"
+    origin = folded.main.header["imported_from"]
+    assert (origin["session_id"], origin["begun_by"]) == ("agent-ab12", WHOLE[0]["sessionId"])
+    assert folded.main.header["child_of"] == {"session_id": WHOLE[0]["sessionId"], "run_id": "", "turn_id": ""}
+    assert folded.main.of("turn/start")[0]["run"]["agent_id"] == "ab12"
     assert folded.main.texts() == read(*WHOLE).main.texts()
+    assert "child_of" not in read(*WHOLE, name="agent-ab12.jsonl").main.header
 
 
 def test_a_helpers_file_is_no_conversation() -> None:
@@ -461,6 +465,56 @@ def test_a_command_that_the_model_answers_is_a_turn() -> None:
     [branch] = [thread for name, thread in folded.threads.items() if name]
     ended = [number for number, type_ in enumerate(folded.main.types()) if type_ == "run/settled"]
     assert branch.fork.seq == ended[1]
+
+
+def test_lines_of_another_session_are_told_of() -> None:
+    other = {"sessionId": "5e551044-0000-4000-8000-000000000002"}
+    folded = read(*WHOLE[:8], {**WHOLE[8], **other}, {**WHOLE[9], **other})
+    assert folded.main.texts() == read(*WHOLE).main.texts()
+    assert folded.found("other_session") == [(9, None)]
+    assert folded.codes() == ["other_session"]
+
+
+@pytest.mark.parametrize(
+    ("given", "lost"),
+    [
+        ({**answers("b1", "t1", "r9"), "message": ["said"]}, "said"),
+        ({**answers("b1", "t1", "r1"), "message": {"id": "r1", "content": {"is": "said"}}}, "said"),
+        ({**says("b1", "t1", ""), "message": {"role": "user", "text": "words"}}, "words"),
+        (answers("b1", "t1", "r9", {"type": "tool_use", "id": "c9", "title": "Bash", "input": {}}), "title"),
+        (answers("b1", "t1", "r1", {"type": "tool_use", "id": "c9", "name": "Bash", "arguments": {}}), "arguments"),
+        (says("b1", "t1", [{"type": "tool_result", "tool_use_id": "c9", "output": "done"}]), "output"),
+        ({**says("b1", "t1", ""), "isCompactSummary": True, "message": {"summary": "so far"}}, "so far"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_kept_and_told(given: Any, lost: str) -> None:
+    folded = read(*WHOLE[:4], given)
+    assert folded.found("misfit") == [(5, None)]
+    [kept] = [data for data in folded.main.of("x-foreign/line") if data["line"] == 5]
+    assert lost in json.dumps(kept["value"])
+    assert "list files" in folded.main.texts()
+
+
+def test_what_is_no_text_is_told_as_it_stands() -> None:
+    folded = read(
+        says("u1", None, [{"type": "text", "words": "odd"}]),
+        answers("a1", "u1", "r1", use("c1"), use("c2")),
+        result("t1", "a1", "c1", {"an": "object"}),
+        result("t2", "a1", "c2", None),
+        answers("e1", "t2", "x", {"type": "error", "is": "overloaded"}, isApiErrorMessage=True),
+    )
+    assert folded.main.texts() == ['{"type":"text","words":"odd"}']
+    assert [data["content"] for data in folded.main.of("tool/result")] == [
+        [{"kind": "text", "text": '{"an":"object"}'}],
+        [],
+    ]
+    assert folded.main.of("session/note")[0]["text"] == '{"type":"error","is":"overloaded"}'
+
+
+def test_a_compaction_without_a_summary_takes_nothing_away() -> None:
+    folded = read(*WHOLE, says("s", None, [], isCompactSummary=True))
+    assert folded.main.texts() == read(*WHOLE).main.texts()
+    assert folded.report.kept == {"progress": 1, "user": 1}
 
 
 def test_a_file_may_begin_with_an_answer() -> None:

@@ -212,10 +212,10 @@ def test_what_a_provider_runs_itself_is_told_and_no_call() -> None:
 def test_unknown_lines_are_kept_and_counted() -> None:
     found = read(meta(), *says("go"), item("dream"), item("dream"), event("blink"), line("moon", {}, 1))
     told = [each.message for each in found.report.findings if each.code == "unknown_lines"]
-    assert [each.split(" stand")[0] for each in told] == [
+    assert [each.split(":")[0] for each in told] == [
         "2 lines of type response_item/dream",
-        "1 lines of type event_msg/blink",
-        "1 lines of type moon",
+        "1 line of type event_msg/blink",
+        "1 line of type moon",
     ]
 
 
@@ -390,6 +390,23 @@ def test_a_turn_fails_of_an_error_that_nothing_follows() -> None:
     ]
 
 
+def test_calls_of_two_kinds_may_have_the_same_id() -> None:
+    patch = item("custom_tool_call", call_id="c1", name="apply_patch", input="p")
+    patched = item("custom_tool_call_output", call_id="c1", output="patched")
+    for outputs in ([output("c1"), patched], [patched, output("c1")]):
+        found = read(meta(), *says("go"), call("c1"), patch, *outputs, *answers("a"))
+        asked = {
+            block["call_id"]: block["name"]
+            for block in found.main.of("assistant/message")[0]["content"]
+            if block["kind"] == "tool_call"
+        }
+        told = {asked[data["call_id"]]: data["content"][0]["text"] for data in found.main.of("tool/result")}
+        assert told == {"shell": "done", "apply_patch": "patched"}
+        assert found.codes() == []
+    # Programs that stand between change the kind of one of the two.
+    assert read(meta(), *says("go"), patch, output("c1"), *answers("a")).codes() == []
+
+
 def test_results_behind_the_next_response_are_given_before_it() -> None:
     found = read(
         meta(), *says("go"), call("c1"), call("c2"), output("c1"), *answers("b"), output("c2", "late"), *answers("c")
@@ -449,7 +466,7 @@ def test_what_is_counted_behind_the_last_response_is_told() -> None:
 # ---------------------------------------------------------------- other sessions' lines
 
 
-SPAWNED = {"subagent": {"thread_spawn": {"parent_thread_id": "p", "agent_nickname": "Ada"}}}
+SPAWNED = {"subagent": {"thread_spawn": {"parent_thread_id": "p", "spawn_call_id": "c0", "agent_nickname": "Ada"}}}
 
 
 def at(second: int, *lines: Any) -> list[Any]:
@@ -470,8 +487,12 @@ def test_what_was_copied_from_a_parent_is_a_thread_of_its_own() -> None:
     assert found.main.state.usage_row()["input_tokens"] == 30
     assert found.found("copied_lines") == [(2, None)]
     assert found.codes() == ["copied_lines"]
+    assert found.main.header["child_of"] == {"session_id": "p", "run_id": "", "turn_id": "", "call_id": "c0"}
+    assert found.main.header["imported_from"]["begun_by"] == "p"
+    assert found.main.of("turn/start")[0]["run"]["agent_name"] == "Ada"
     thread = found.threads["copied"]
-    assert thread.header["imported_from"]["session_id"] == "p"
+    assert thread.header["name"] == "what p had said before"
+    assert thread.header["imported_from"] == {"format": "codex", "session_id": "p", "sha256": "", "begun_by": "p"}
     assert thread.texts() == ["parent's", "hm"]
     assert thread.state.usage_row()["input_tokens"] == 0
     assert thread.statuses() == ["interrupted"]
@@ -483,6 +504,8 @@ def test_a_copy_that_was_written_anew() -> None:
     mine = [started("t1"), *says("mine"), *answers("a"), tokens(130, 12, 30, 2), complete("t1")]
     forked = read(meta(10, forked_from_id="p"), *at(10, other, *talk, complete("t0")), *at(40, *mine))
     assert (said(forked), forked.main.statuses()) == (["mine"], ["completed"])
+    assert "child_of" not in forked.main.header
+    assert forked.main.header["imported_from"]["begun_by"] == "p"
     assert forked.threads["copied"].texts() == ["parent's", "hm"]
     # A subagent's own prompt is written in the same moment as the copy.
     spawned = read(
@@ -498,6 +521,24 @@ def test_old_times_alone_are_no_copy() -> None:
     assert (list(found.threads), said(found)) == ([""], ["one", "two"])
 
 
+def test_a_subagent_of_which_nothing_was_copied_names_who_started_it() -> None:
+    found = read(meta(parent_thread_id="p"), *says("mine"), *answers("a"))
+    assert list(found.threads) == [""]
+    assert found.main.header["child_of"] == {"session_id": "p", "run_id": "", "turn_id": ""}
+    odd = read(meta(parent_thread_id="../p"), *says("mine"), *answers("a"))
+    assert "child_of" not in odd.main.header
+    assert odd.main.header["imported_from"]["begun_by"] == "../p"
+    alone = read(meta(), *says("mine"), *answers("a")).main.header
+    assert {"child_of", "begun_by"} & {*alone, *alone["imported_from"]} == set()
+
+
+def test_lines_of_another_session_are_told_of() -> None:
+    other = line("session_meta", {"id": "q", "cwd": "/q"}, 12)
+    found = read(meta(10), *says("one", 11), *answers("a"), meta(11), other, other, *says("two", 13), *answers("b"))
+    assert said(found) == ["one", "two"]
+    assert found.found("other_session") == [(7, None)]
+
+
 def test_a_rollback_takes_nothing_from_what_was_copied() -> None:
     back = event("thread_rolled_back", 24, num_turns=5)
     own = at(21, *says("mine"), *answers("a"))
@@ -507,18 +548,40 @@ def test_a_rollback_takes_nothing_from_what_was_copied() -> None:
     assert found.threads[f"rolled-back:{2 + 4 + 4}"].texts() == ["mine", "a"]
 
 
-def test_a_compaction_is_its_summary() -> None:
-    history = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "old words"}]}]
-    packed = line("compacted", {"message": "We did much.", "replacement_history": history}, 1)
+def test_a_compaction_is_what_the_model_is_given_in_place_of_what_was() -> None:
+    history = [user("<environment_context>x</environment_context>"), user("old words"), *answers("old answer")[1:]]
+    history.append(item("message", role="developer", content=[{"type": "input_text", "text": "rules"}]))
+    given = [each["payload"] for each in history]
+    packed = line("compacted", {"message": "We did much.", "replacement_history": given}, 1)
     found = read(meta(), *says("one"), *answers("a"), packed, event("context_compacted"), *says("two"), *answers("b"))
-    assert "We did much." in found.main.texts()[0]
+    assert found.main.texts() == ["user: old words\n\nassistant: old answer\n\nWe did much.", "two", "b"]
     assert [data["value"] for data in found.main.of("x-foreign/line") if data["type"] == "compacted"] == [packed]
-    assert not any("old words" in text or "one" in text for text in found.main.texts())
     assert said(found) == ["one", "two"]
+    told = [*given, user("Go on from this: We did much.")["payload"]]
+    packed = line("compacted", {"message": "We did much.", "replacement_history": told}, 1)
+    found = read(meta(), *says("one"), *answers("a"), packed)
+    assert found.main.texts() == ["user: old words\n\nassistant: old answer\n\nuser: Go on from this: We did much."]
+
+
+def test_a_compaction_without_a_list_keeps_what_a_person_said() -> None:
+    packed = line("compacted", {"message": "We did much."}, 1)
     found = read(
-        meta(), *says("one"), *answers("a"), line("compacted", {"message": "", "replacement_history": history}, 1)
-    )
-    assert found.main.of("context/compacted")[0]["content"][0]["text"] == "user: old words"
+        meta(), *says("gone"), *answers("x"), event("thread_rolled_back", num_turns=1),
+        started("t1"), *says("one"), call("c1"), output("c1"), *says("faster"), *answers("a"), complete("t1"), packed,
+        *says("two"), *answers("b"),
+    )  # fmt: skip
+    assert found.main.texts() == ["user: one\n\nuser: faster\n\nWe did much.", "two", "b"]
+    many = [each for number in range(40) for each in says(f"{number} " + "x" * 4_000)]
+    (text, *_) = read(meta(), *many, packed).main.texts()
+    assert "user: 39 " in text
+    assert "user: 1 " not in text
+
+
+def test_a_compaction_that_cannot_be_read_takes_nothing_away() -> None:
+    sealed = line("compacted", {"message": "", "replacement_history": [{"type": "compaction"}]}, 1)
+    found = read(meta(), *says("one"), *answers("a"), sealed, *says("two"), *answers("b"))
+    assert found.main.texts() == ["one", "a", "two", "b"]
+    assert found.found("sealed_summary") == [(6, None)]
     found = read(meta(), *says("one"), *answers("a"), line("compacted", {"message": ""}, 1))
     assert (found.main.of("context/compacted"), found.report.kept["compacted"]) == ([], 1)
 
@@ -599,6 +662,35 @@ def test_a_file_that_does_not_say_what_it_is() -> None:
 
 def test_a_file_of_nothing() -> None:
     assert folded(b"", "codex").threads == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "lost"),
+    [
+        (item("function_call", call_id="c1", name="shell", args="{}"), "args"),
+        (item("function_call", call_id="c1", arguments="{}", title="shell"), "title"),
+        (item("function_call", call_id="c1", name={"is": "shell"}, arguments="{}"), "is"),
+        (item("custom_tool_call", call_id="c1", name="apply_patch", given="p"), "given"),
+        (item("local_shell_call", call_id="c1", act={"command": ["ls"]}), "command"),
+        (item("message", role="assistant", text="said"), "said"),
+        (item("reasoning", summary=[], encrypted_content=["sealed"]), "sealed"),
+        (item("function_call_output", call_id="c0", result="done"), "result"),
+        (event("user_message", text="words"), "words"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_kept_and_told(given: Any, lost: str) -> None:
+    found = read(meta(), *says("go"), call("c0"), given, *answers("a"))
+    assert found.found("misfit") == [(5, None)]
+    (kept,) = [data for data in found.main.of("x-foreign/line") if data["line"] == 5]
+    assert lost in json.dumps(kept["value"])
+
+
+def test_what_the_tool_says_in_a_persons_place_begins_no_turn() -> None:
+    put = line("event_msg", {"type": "user_message", "message": "<x>rules</x>", "kind": "user_instructions"}, 1)
+    plain = line("event_msg", {"type": "user_message", "message": "go", "kind": "plain"}, 1)
+    found = read(meta(), put, user("go"), plain, *answers("a"))
+    assert said(found) == ["go"]
+    assert found.report.kept["event_msg/user_message"] == 1
 
 
 # ---------------------------------------------------------------- anything
