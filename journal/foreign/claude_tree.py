@@ -74,6 +74,12 @@ def unfit(value: JsonObject) -> str | None:
         return "the line holds no message"
     if not isinstance(message.get("content"), str | list):
         return "the message holds neither a text nor blocks"
+    for block in blocks_of(value, "thinking"):
+        if "thinking" not in block or not isinstance(block.get("signature"), str | None):
+            return "a thought lacks its text, or its signature is none"
+    for block in blocks_of(value, "redacted_thinking"):
+        if "data" not in block:
+            return "a sealed thought lacks its data"
     for block in blocks_of(value, "tool_use"):
         if text(block.get("name")) is None or "input" not in block:
             return "a call lacks its name or its input"
