@@ -18,6 +18,7 @@ from . import pi_tree as tree_of
 from .findings import Report
 from .lines import at, objects
 from .pi_branches import GOES_ON, Branch, branches
+from .pi_forms import amiss
 from .pi_tree import ANSWER, ASIDE, BORDERS, BROKEN, COMPACTION, NONE, PROMPT, QUIET, RESULT, SAID, key_of
 from .records import (
     MAIN,
@@ -107,6 +108,8 @@ class _Reading:
         self._branches = branches(self._tree, report)
         self._threads: dict[int, _Thread] = {}
         self._unknown: dict[str, Place] = {}
+        #: What was told of entries that lack something.
+        self._told: set[str] = set()
 
     def records(self) -> Iterator[Record]:
         for line, read in enumerate(objects(self._source, self._report)):
@@ -128,6 +131,9 @@ class _Reading:
         entry = self._entry(line, value, place, thread, self._branches.next[line], again=False)
         if self._branches.live[line]:
             yield from self._given(entry)
+            if (what := amiss(value)) is not None:
+                self._lacks(entry, what)
+                yield self._kept(entry)
         else:
             yield self._kept(entry)
 
@@ -377,10 +383,7 @@ class _Reading:
             thread.running.add(key)
 
     def _kept(self, entry: _Entry) -> Kept:
-        type_ = entry.value.get("type")
-        name = type_[:_TYPE] if isinstance(type_, str) else "untyped"
-        if name == "message":
-            name = f"message/{compact(entry.message.get('role'))[:_TYPE]}"
+        name = _name_of(entry.value)
         kept = self._report.kept
         if name not in kept and len(kept) >= _TYPES:
             name = "others"
@@ -388,6 +391,13 @@ class _Reading:
         if name not in _QUIET:
             self._unknown.setdefault(name, entry.place)
         return Kept(**entry.base, type=name, value=entry.value)
+
+    def _lacks(self, entry: _Entry, what: str) -> None:
+        name = _name_of(entry.value)
+        told = f"an entry {name} has no {what} that can be read; what else it says is read, and it is kept whole"
+        if told not in self._told and len(self._told) < _TYPES:
+            self._told.add(told)
+            self._tell(entry, "misfit", told)
 
     def _tell(self, entry: _Entry, code: str, message: str, *, related: int | None = None) -> None:
         if not entry.again:
@@ -446,6 +456,13 @@ class _Reading:
 
 def _text(value: str) -> JsonObject:
     return {"kind": "text", "text": value}
+
+
+def _name_of(value: JsonObject) -> str:
+    """The tool's own word for an entry."""
+    type_ = value.get("type")
+    name = type_[:_TYPE] if isinstance(type_, str) else "untyped"
+    return f"message/{compact(mapping(value.get('message')).get('role'))[:_TYPE]}" if name == "message" else name
 
 
 def _time(value: JsonObject) -> int | None:

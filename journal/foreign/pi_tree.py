@@ -11,7 +11,7 @@ import attrs
 from ..events import JsonObject
 from ..source import Source
 from .findings import Report
-from .lines import objects
+from .lines import at, objects
 from .records import Place
 from .values import compact, mapping, sequence, text
 
@@ -141,7 +141,7 @@ class Tree:
 
 def look(source: Source, report: Report) -> Tree:
     """Reads the file once. What is wrong with how its entries hang together is reported."""
-    reading = _Reading(report)
+    reading = _Reading(source, report)
     for number, read in enumerate(objects(source, Report())):
         reading.take(number, read.value, read.place)
     reading.settle()
@@ -156,6 +156,7 @@ def look(source: Source, report: Report) -> Tree:
 
 @attrs.define(eq=False)
 class _Reading:
+    source: Source
     report: Report
     tree: Tree = attrs.Factory(Tree)
     #: Entries by the key of their id; keys that compactions name.
@@ -164,6 +165,8 @@ class _Reading:
     #: The entry before.
     before: int = NONE
     header: str | None = None
+    #: Does the file say what its entries hang at?
+    linked: bool = False
     #: Entries whose parents do not stand before them, and these parents' keys.
     ahead: list[tuple[int, int]] = attrs.Factory(list)
 
@@ -179,14 +182,13 @@ class _Reading:
             self._header(value, place)
         own = None if kind == APART else text(value.get("id"))
         key = None if own is None else key_of(own)
-        if own is not None and key in self.ids:
-            self._tell("duplicate_line", f"an entry {own[:80]} stands in the file already", place)
+        if own is not None and key in self.ids and self._is_again(self.ids[key], own, value, place):
             kind = APART
         tree.kinds.append(kind)
         if kind == APART:
             tree.parents.append(NONE)
             return
-        tree.parents.append(self._parent(number, value))
+        tree.parents.append(self._parent(number, value, place))
         if key is not None:
             self.ids[key] = number
         self.before = number
@@ -203,12 +205,28 @@ class _Reading:
         else:
             self._tell("misfit", "the file has a second header, which begins nothing", place)
 
-    def _parent(self, number: int, value: JsonObject) -> int:
+    def _is_again(self, earlier: int, own: str, value: JsonObject, place: Place) -> bool:
+        """Is the entry one that stands there already? Another one with its id is an entry of its own."""
+        first = self.tree.place(earlier)
+        if at(self.source, first) == value:
+            self.report.add(
+                "duplicate_line", f"an entry {own[:80]} stands in the file already", place.line, place.offset,
+                place.length, related=first.line,
+            )  # fmt: skip
+            return True
+        told = f"another entry has the id {own[:80]}; what hangs at that from here on is read behind this one"
+        self.report.add("misfit", told, place.line, place.offset, place.length, related=first.line)
+        return False
+
+    def _parent(self, number: int, value: JsonObject, place: Place) -> int:
         """The line that an entry hangs at. The oldest files name none: there it is the entry before. So it is where
         the one that is named does not stand before it.
         """
         if "parentId" not in value:
+            if self.linked:
+                self._tell("misfit", "the entry does not say what it hangs at; it is read behind the one before", place)
             return self.before
+        self.linked = True
         parent = value["parentId"]
         if parent is None or (self.header is not None and parent == self.header):
             return NONE

@@ -184,7 +184,10 @@ def test_a_message_without_its_content_is_what_came_of_it(version: int) -> None:
     made = Log(version)
     made.start()
     made.user("go")
-    pieces = [{"type": "text-delta", "index": 0, "text": "so far"}, {"type": "finish", "reason": {"kind": "stop"}}]
+    pieces: list[dict[str, Any]] = [
+        {"type": "text-delta", "index": 0, "text": "so far"},
+        {"type": "finish", "reason": {"kind": "stop"}},
+    ]
     if version == 0:
         for piece in pieces:
             made.chunk(**piece)

@@ -739,7 +739,33 @@ def test_a_line_that_stands_there_twice_counts_once() -> None:
     session.answer("b")
     session.lines.insert(2, session.lines[1])
     found = session.folded()
-    assert (found.found("duplicate_line"), found.main.texts()) == ([(3, None)], ["a", "b"])
+    assert (found.found("duplicate_line"), found.main.texts()) == ([(3, 2)], ["a", "b"])
+
+
+def test_another_entry_with_the_same_id_is_an_entry_of_its_own() -> None:
+    session = Session()
+    session.user("a", id="x")
+    session.answer("b")
+    session.user("c", id="x")
+    session.answer("d")
+    found = session.folded()
+    assert (found.found("misfit"), found.main.texts()) == ([(4, 2)], ["a", "b", "c", "d"])
+    assert found.main.statuses() == ["completed", "completed"]
+
+
+def test_an_entry_that_does_not_say_what_it_hangs_at() -> None:
+    session = Session()
+    root = session.user("a")
+    session.answer("b")
+    session.user("left", parent=root)
+    del session.lines[3]["parentId"]
+    found = session.folded()
+    assert (found.found("misfit"), found.main.texts()) == ([(4, None)], ["a", "b", "left"])
+    # The oldest files never say it.
+    session = Session(None)
+    session.user("a")
+    session.answer("b")
+    assert session.folded().codes() == []
 
 
 def test_so_many_branches_become_sessions_and_not_more() -> None:
