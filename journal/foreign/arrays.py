@@ -35,6 +35,11 @@ _OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output", 
 _BLOCKS: Final = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"})
 _PARTS: Final = frozenset({"input_text", "output_text", "input_image", "input_file"})
 _TEXTS: Final = frozenset({"text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text"})
+#: Where servers of chat completions put what a model thought.
+_THOUGHTS: Final = ("reasoning_content", "reasoning")
+#: Kinds of items that are told apart, and characters of a kind.
+_TYPES: Final = 100
+_TYPE: Final = 80
 _INSTRUCTIONS: Final = frozenset({"system", "developer"})
 
 
@@ -70,9 +75,11 @@ def _has(item: JsonObject, types: frozenset[str]) -> bool:
 def read(source: Source, report: Report, name: str) -> Iterator[Record]:
     """See ``records``. Places are of the whole array, and findings name the message by its number."""
     data = source.read(0, min(source.size, MOST))
-    messages = _messages(parse(data)) or []
+    value = parse(data)
+    messages = _messages(value) or []
     report.lines += len(messages)
-    yield from _Reading(report, Place(1, 0, len(data)), messages, sha256(data).hexdigest()).records()
+    reading = _Reading(report, Place(1, 0, len(data)), messages, sha256(data).hexdigest())
+    yield from reading.records({} if isinstance(value, list) else value)
 
 
 @attrs.define(eq=False)
@@ -93,8 +100,12 @@ class _Reading:
         self._turns = 0
         self._answered = False
 
-    def records(self) -> Iterator[Record]:
+    def records(self, request: JsonObject) -> Iterator[Record]:
+        """``request``: the whole object that the array is part of, if it is."""
         yield Begin(**self._base, session_id=f"array-{self._digest[:16]}")
+        rest = {key: value for key, value in request.items() if value is not self._messages}
+        if rest:
+            yield self._kept("request", rest)
         for number, item in enumerate(self._messages):
             yield from self._item(number, item)
         if self._answered and not self._open:
@@ -105,18 +116,27 @@ class _Reading:
         if type_ in _CALLS or type_ == "reasoning" or role == "assistant":
             yield from self._assistant(number, item)
         elif type_ in _OUTPUTS:
-            yield self._result(item.get("call_id"), item.get("output"))
+            yield self._result(number, item.get("call_id"), item.get("output"))
         elif role in ("tool", "function"):
-            yield self._result(item.get("tool_call_id", item.get("name")), item.get("content"))
+            yield self._result(number, item.get("tool_call_id", item.get("name")), item.get("content"))
         elif role == "user":
             yield from self._user(number, item)
         elif isinstance(role, str) and role in _INSTRUCTIONS:
-            yield Note(**self._base, kind=role, text=_plain(self._content(item.get("content"))))
+            yield Note(**self._base, kind=role, text=_plain(self._content(item.get("content"), number)))
         else:
-            if type_ == "web_search_call":
-                self._find("hosted_tool", number, f"is of a tool that the provider ran ({type_})")
-            self._report.kept[type_] = self._report.kept.get(type_, 0) + 1
-            yield Kept(**self._base, type=type_, value=item)
+            name = type_ if isinstance(item.get("type"), str) else f"message/{compact(role)}"
+            if type_.endswith("_call"):
+                self._find("hosted_tool", number, f"is of a tool that the provider ran ({_short(type_)})")
+            else:
+                self._find("unknown_lines", number, f"is of a kind that is not known ({_short(name)}); it is kept")
+            yield self._kept(name, item)
+
+    def _kept(self, name: str, value: JsonObject) -> Kept:
+        kept, name = self._report.kept, _short(name)
+        if name not in kept and len(kept) >= _TYPES:
+            name = "…"
+        kept[name] = kept.get(name, 0) + 1
+        return Kept(**self._base, type=name, value=value)
 
     def _find(self, code: str, number: int, what: str) -> None:
         self._report.add(code, f"message {number} {what}")
@@ -128,7 +148,7 @@ class _Reading:
         results = [block for block in blocks if isinstance(block, dict) and block.get("type") == "tool_result"]
         for block in results:
             state: Any = "error" if block.get("is_error") is True else "ok"
-            yield self._result(block.get("tool_use_id"), block.get("content"), state)
+            yield self._result(number, block.get("tool_use_id"), block.get("content"), state)
         content = self._content([block for block in blocks if block not in results], number)
         if not content:
             return
@@ -152,11 +172,11 @@ class _Reading:
                 return True
         return False
 
-    def _result(self, call_id: Any, output: Any, state: Any = "ok") -> Result:
+    def _result(self, number: int, call_id: Any, output: Any, state: Any = "ok") -> Result:
         named, self._answered = _id(call_id), False
         if named in self._open:
             self._open.remove(named)
-        return Result(**self._base, call_id=named, content=self._content(output), state=state)
+        return Result(**self._base, call_id=named, content=self._content(output, number), state=state)
 
     # ------------------------------------------------------------ the assistant's
 
@@ -178,26 +198,38 @@ class _Reading:
         pair = self._messages[number - 1 : number + 1]
         return any(str(item.get("type")) in _CALLS or item.get("type") == "reasoning" for item in pair)
 
-    def _add(self, answer: _Answer, number: int, item: JsonObject) -> None:
+    def _add(self, answer: _Answer, at: int, item: JsonObject) -> None:
         type_ = str(item.get("type"))
         if type_ == "reasoning":
-            told = _plain(self._content([*sequence(item.get("summary")), *sequence(item.get("content"))]))
+            parts = [*_listed(item.get("summary")), *_listed(item.get("content"))]
+            told = _plain(self._content(parts, at))
             kept = {"encrypted": item["encrypted_content"]} if text(item.get("encrypted_content")) else {}
             answer.content.append({"kind": "thinking", "text": told, **kept})
             return
         if type_ in _CALLS:
             self._call(answer, item.get("call_id"), item.get("name", type_), item.get(_CALLS[type_], "{}"))
             return
+        thought = next(filter(None, (text(item.get(key)) for key in _THOUGHTS)), None)
+        if thought is not None:
+            answer.content.append({"kind": "thinking", "text": thought})
         for block in _parts(item):
             if isinstance(block, str):
                 answer.content += said(block)
             elif isinstance(block, dict) and block.get("type") == "tool_use":
                 self._call(answer, block.get("id"), block.get("name"), block.get("input", {}))
             else:
-                answer.content += self._block(block, number)
-        for call in sequence(item.get("tool_calls")):
-            function = mapping(mapping(call).get("function"))
-            self._call(answer, mapping(call).get("id"), function.get("name"), function.get("arguments", "{}"))
+                answer.content += self._block(block, at)
+        if (refused := text(item.get("refusal"))) is not None:
+            answer.content += said(refused)
+        for call in map(mapping, _listed(item.get("tool_calls"))):
+            function = mapping(call.get("function")) or mapping(call.get("custom"))
+            arguments = function.get("arguments", function.get("input"))
+            if text(function.get("name")) is None or arguments is None:
+                self._find("misfit", at, "has a call without its name or its arguments")
+            self._call(answer, call.get("id"), function.get("name"), "{}" if arguments is None else arguments)
+        if (old := mapping(item.get("function_call"))) and text(old.get("name")) is not None:
+            # Before calls had ids, a result was given by the name of its function.
+            self._call(answer, old["name"], old["name"], old.get("arguments", "{}"))
 
     def _call(self, answer: _Answer, call_id: Any, name: Any, arguments: Any) -> None:
         named = _id(call_id)
@@ -212,12 +244,10 @@ class _Reading:
 
     # ------------------------------------------------------------ content
 
-    def _content(self, given: Any, number: int = -1) -> Blocks:
+    def _content(self, given: Any, number: int) -> Blocks:
         if isinstance(given, str):
             return said(given) if given else []
-        if not isinstance(given, list):
-            return [] if given is None else said(compact(given))
-        return [each for block in given for each in self._block(block, number)]
+        return [each for block in _listed(given) for each in self._block(block, number)]
 
     def _block(self, block: Any, number: int) -> Blocks:
         if not isinstance(block, dict):
@@ -233,6 +263,8 @@ class _Reading:
             return [{"kind": "redacted_thinking", "data": compact(block.get("data", ""))}]
         if type_ in ("image", "image_url", "input_image"):
             return self._image(block, number)
+        if type_ == "server_tool_use":
+            self._find("hosted_tool", number, "has a call of a tool that the provider ran")
         return said(compact(block))
 
     def _image(self, block: JsonObject, number: int) -> Blocks:
@@ -257,7 +289,16 @@ def _is_said(item: JsonObject) -> bool:
 
 def _parts(item: JsonObject) -> list[Any]:
     content = item.get("content")
-    return [content] if isinstance(content, str) and content else sequence(content)
+    return [] if content == "" else _listed(content)
+
+
+def _listed(value: Any) -> list[Any]:
+    """What is no list is the one thing in it."""
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _short(name: str) -> str:
+    return name[:_TYPE]
 
 
 def _plain(content: Blocks) -> str:

@@ -202,7 +202,9 @@ class _Reading:
         yield Begin(
             place=line.place,
             time=time,
+            kind="subagent" if value.get("origin") == "subagent" else "main",
             session_id=self._session_id,
+            begun_by=_id(value.get("parentSession")),
             cwd=text(value.get("cwd")),
             model=model,
             provider=provider,

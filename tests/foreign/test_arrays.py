@@ -136,6 +136,53 @@ def test_a_call_without_an_output_before_the_next_prompt_is_unknown() -> None:
     assert "unknown_outcome" in found.codes()
 
 
+def test_a_call_of_the_oldest_kind_has_its_result_by_its_name() -> None:
+    asks = {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}}
+    gives = {"role": "function", "name": "look", "content": "seen"}
+    found = read([{"role": "user", "content": "go"}, asks, gives, {"role": "assistant", "content": "done"}])
+    assert (found.codes(), found.main.results(), found.main.texts()) == ([], ["ok"], ["go", "done"])
+
+
+def test_what_stands_beside_the_content_of_an_answer_is_read() -> None:
+    call = {"id": "c", "type": "custom", "custom": {"name": "look", "input": "up"}}
+    found = read(
+        [
+            {"role": "user", "content": "go"},
+            {"role": "assistant", "content": None, "reasoning_content": "why", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c", "content": "seen"},
+            {"role": "assistant", "content": None, "refusal": "no"},
+        ]
+    )
+    first, last = found.main.of("assistant/message")
+    asked = {"kind": "tool_call", "call_id": "c", "name": "look", "arguments": "up"}
+    assert first["content"] == [{"kind": "thinking", "text": "why"}, asked]
+    assert last["content"] == [{"kind": "text", "text": "no"}]
+    assert found.codes() == []
+
+
+def test_what_cannot_be_read_of_an_array_is_told_and_kept() -> None:
+    odd = {"role": "oracle", "content": "?"}
+    ran = {"type": "mcp_call", "id": "x", "output": "out"}
+    nameless = {"role": "assistant", "tool_calls": [{"id": "c"}]}
+    given = {"system": "be kind", "messages": [{"role": "user", "content": 7}, odd, ran, nameless]}
+    found = read(given)
+    assert found.main.texts() == ["7"]
+    assert [(finding.code, finding.message[:9]) for finding in found.report.findings][:3] == [
+        ("unknown_lines", "message 1"),
+        ("hosted_tool", "message 2"),
+        ("misfit", "message 3"),
+    ]
+    assert [data["value"] for data in found.main.of("x-foreign/line")] == [{"system": "be kind"}, odd, ran]
+
+
+def test_a_tool_that_the_provider_ran_is_told_of() -> None:
+    block = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+    found = read(
+        [{"role": "user", "content": "go"}, {"role": "assistant", "content": [block]}, ANTHROPIC["messages"][0]]
+    )
+    assert found.codes().count("hosted_tool") == 1
+
+
 def test_a_result_of_nobody_is_told_as_text() -> None:
     found = read([{"role": "tool", "tool_call_id": "lost", "content": "42"}, *CHAT])
     assert "42" in found.main.texts()

@@ -704,6 +704,15 @@ def test_what_was_copied_from_another_session_costs_nothing_here(version: int, h
     assert found.codes() == []
 
 
+@pytest.mark.parametrize("origin", [None, "subagent"])
+def test_a_file_names_the_session_that_it_comes_from(origin: str | None) -> None:
+    log = Log(header={"parentSession": "s0", **({} if origin is None else {"origin": origin})})
+    log.said("a", "b")
+    header = read(log).main.header
+    assert header["imported_from"]["begun_by"] == "s0"
+    assert header.get("child_of", {}).get("session_id") == (None if origin is None else "s0")
+
+
 def test_a_file_without_a_header_is_read() -> None:
     log = Log()
     log.said("a", "b")
