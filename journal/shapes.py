@@ -58,17 +58,27 @@ def _bad(type_: str, key: str, what: str) -> InvalidEvent:
     return InvalidEvent(f"{type_}: {key} {what}", type=type_, key=key)
 
 
+@attrs.frozen
+class _Field:
+    """A key: its JSON kinds, closed values, and the class of an object that stands there."""
+
+    kinds: frozenset[type]
+    is_id: bool
+    values: tuple[Any, ...] | None
+    nested: type | None
+
+
 @cache
-def _fields(cls: type) -> tuple[tuple[str, bool, frozenset[type], tuple[Any, ...] | None, type | None], ...]:
-    """For each field: name, required, JSON kinds, closed values, nested class."""
-    out = []
+def _fields(cls: type) -> tuple[dict[str, _Field], tuple[str, ...]]:
+    """The fields by name, and the names of those that are required."""
+    out = {}
     for field in attrs.fields(cls):
         annotation: Any = field.type
         parts = [annotation, *typing.get_args(annotation)]
         nested = next((part for part in parts if isinstance(part, type) and attrs.has(part)), None)
         values = typing.get_args(annotation) if typing.get_origin(annotation) is Literal else None
-        out.append((field.name, field.default is attrs.NOTHING, json_kinds(annotation), values, nested))
-    return tuple(out)
+        out[field.name] = _Field(json_kinds(annotation), field.name.endswith("_id"), values, nested)
+    return out, tuple(field.name for field in attrs.fields(cls) if field.default is attrs.NOTHING)
 
 
 def check(row: EventType, data: dict[str, Any]) -> None:
@@ -103,20 +113,22 @@ def unfit_for_pause(value: str) -> str | None:
 
 
 def _check_fields(type_: str, cls: type, data: dict[str, Any], at: str) -> None:
-    for name, required, kinds, values, nested in _fields(cls):
+    fields, required = _fields(cls)
+    for name in required:
         if name not in data:
-            if required:
-                raise _bad(type_, at + name, "is missing")
-            continue
-        value = data[name]
-        if kinds and type(value) not in kinds:
+            raise _bad(type_, at + name, "is missing")
+    for name, value in data.items():
+        field = fields.get(name)
+        if field is None:
+            continue  # of a later version, or an application's own
+        if field.kinds and value.__class__ not in field.kinds:
             raise _bad(type_, at + name, f"is of the wrong kind ({type(value).__name__})")
-        if name.endswith("_id") and isinstance(value, str) and len(value) > MAX_ID:
+        if field.is_id and value.__class__ is str and len(value) > MAX_ID:
             raise _bad(type_, at + name, f"has {len(value)} characters, and an id has at most {MAX_ID}")
-        if values is not None and value not in values:
-            raise _bad(type_, at + name, f"is {value!r}, not one of {', '.join(map(str, values))}")
-        if nested is not None and value is not None:
-            _check_fields(type_, nested, value, f"{at}{name}.")
+        if field.values is not None and value not in field.values:
+            raise _bad(type_, at + name, f"is {value!r}, not one of {', '.join(map(str, field.values))}")
+        if field.nested is not None and value is not None:
+            _check_fields(type_, field.nested, value, f"{at}{name}.")
 
 
 def check_blocks(type_: str, blocks: list[Any], at: str) -> None:

@@ -32,6 +32,7 @@ from ..journal.foreign.reading import batches
 from ..journal.foreign.records import MAIN
 from ..journal.lock import SessionLock
 from ..journal.reader import JOURNAL, MAX_FORKS, FileSource, first_event, open_source
+from ..journal.scan import uncollected
 from ..journal.shapes import SESSION_ID
 from ..journal.source import Source
 from ..journal.store import SESSIONS, FileStore
@@ -122,6 +123,13 @@ def import_file(
     JournalWriteError, JournalConflict where the file changed meanwhile, JournalLocked where another import of it runs,
     and JournalError where it is packed and nothing is installed that unpacks it.
     """
+    with uncollected():
+        return _imported(raw, format, store, dry_run, original, backend)
+
+
+def _imported(
+    raw: FileSource, format: str, store: FileStore, dry_run: bool, original: bool, backend: str | None
+) -> ImportReport:
     name, digest = raw.path.name, _digest(raw, raw.size)
     began = os.fstat(raw.fd).st_mtime_ns
     report = Report()
@@ -498,7 +506,9 @@ class _Staging(_Making):
         """Raises JournalLocked where another one imports this very file, OSError."""
         tries = 0
         while True:
-            files.make_dirs(self._place)
+            files.make_dirs(self._place.parent)
+            with suppress(FileExistsError):
+                self._place.mkdir(mode=files.DIR_MODE)
             try:
                 return SessionLock.acquire(self._place)
             except JournalError:
@@ -581,12 +591,13 @@ class _Staging(_Making):
 
     def _stored(self, draft: Draft, session: _Session) -> Draft:
         """What is too big for a line lies in blobs."""
-        place, data = self._place / session.session_id, draft.data
+        data = draft.data
         if draft.type == "x-foreign/line":
             whole = orjson.dumps(data["value"])
             if len(whole) <= _LONG:
                 return draft
-            return Draft(draft.type, {**data, "value": None, "ref": blobs.put(place, whole), "bytes": len(whole)}, True)
+            ref = blobs.put(self._place / session.session_id, whole)
+            return Draft(draft.type, {**data, "value": None, "ref": ref, "bytes": len(whole)}, True)
         content = data.get("content")
         if not isinstance(content, list) or not content:
             return draft
@@ -594,6 +605,7 @@ class _Staging(_Making):
         most = _LONG if sum(map(_weight, content)) <= _LINE else _SHOWN
         if not any(_is_big(block, most) for block in content):
             return draft
+        place = self._place / session.session_id
         blocks = [_elsewhere(block, place) if _is_big(block, most) else block for block in content]
         return Draft(draft.type, {**data, "content": blocks}, draft.ignorable)
 

@@ -7,6 +7,7 @@ import attrs
 
 from ..events import Event, JsonObject
 from ..history import History
+from ..scan import uncollected
 from ..source import Source
 from ..state import State
 from . import arrays, claude_code, codex, dsh, pi
@@ -61,12 +62,13 @@ def batches(
 def fold(source: Source, format: str, name: str, *, histories: bool = False) -> tuple[Report, dict[str, Thread]]:
     """What is found, and the threads by name; ``""`` is the session itself."""
     report, threads = Report(), dict[str, Thread]()
-    for batch in batches(source, format, report, name):
-        thread = threads.get(batch.thread)
-        if thread is None:
-            history = History() if histories else None
-            thread = threads[batch.thread] = Thread(batch.drafts[0].data, history=history)
-        thread.take(batch)
+    with uncollected():
+        for batch in batches(source, format, report, name):
+            thread = threads.get(batch.thread)
+            if thread is None:
+                history = History() if histories else None
+                thread = threads[batch.thread] = Thread(batch.drafts[0].data, history=history)
+            thread.take(batch)
     return report, threads
 
 
