@@ -125,7 +125,8 @@ def _block(block: Any, paint: Painter) -> Lines:
     if kind == "tool_result":
         return result(block, paint)
     if kind == "thinking":
-        return [paint(row, "dim") for row in _text(block.get("text"))]
+        thought = block.get("text")
+        return [paint(row, "dim") for row in _text(thought)] if thought != "" else []
     if isinstance(block.get("text"), str):
         return _text(block["text"]) + _whole(block, paint)
     told = [line(kind, 20), line(block.get("media_type") or "", 60), line(block.get("ref") or "", 80)]

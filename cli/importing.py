@@ -27,6 +27,8 @@ _AT_ONCE: Final = 4
 #: Seconds for which one is tried again that another of them is in the way of, and between two tries.
 _PATIENCE: Final = 60.0
 _PAUSE: Final = 0.05
+#: What would become of a session.
+_WOULD: Final = {"created": "would be created", "grown": "would be grown  ", "unchanged": "unchanged       "}
 #: Characters of paths that a sentence names.
 _SHOWN: Final = 400
 
@@ -67,7 +69,7 @@ def import_(
             progress[0] = f"importing file {number} of {len(found)}: {found[number - 1][0].name}"
             done.take(taken)
             if not as_json and "doc" in taken:
-                console.write(_rows(taken["doc"], console.paint))
+                console.write(_rows(taken["doc"], console.paint, dry_run=dry_run))
     if as_json:
         console.document(done.to_json())
     else:
@@ -250,7 +252,7 @@ def _unset(kept: list[str], backend: str, root: str | None) -> str:
     return f"{what} on record already, and --backend changes nothing there; {way}"
 
 
-def _rows(doc: "Doc", paint: "Painter") -> list[str]:
+def _rows(doc: "Doc", paint: "Painter", *, dry_run: bool) -> list[str]:
     """What became of a file, for a person."""
     rows = [f"{doc['path']}  {doc['format']}"]
     if not doc["sessions"]:
@@ -259,7 +261,8 @@ def _rows(doc: "Doc", paint: "Painter") -> list[str]:
     for session in doc["sessions"]:
         made = f"{session['turns']} turns, {session['events']} events" if session["events"] else "on record already"
         of = f" of {session['of']}" if session.get("of") else ""
-        rows.append(f"  {session['action']:<9} {paint(session['session_id'], 'bold')}  {session['kind']}{of}: {made}")
+        action = _WOULD[session["action"]] if dry_run else f"{session['action']:<9}"
+        rows.append(f"  {action} {paint(session['session_id'], 'bold')}  {session['kind']}{of}: {made}")
     worst = [finding for finding in doc["findings"] if finding["severity"] not in ("info", "notice")]
     rows += [f"  {finding['code']}{_place(finding)}: {finding['message']}" for finding in worst[:5]]
     if len(worst) > 5:

@@ -132,8 +132,10 @@ def size(count: int) -> str:
 
 
 def moment(ms: object) -> str:
-    """Unix milliseconds as `2026-09-21 14:13:20Z`; what is no time within the years 1 to 9999 is shown as it is."""
-    if not isinstance(ms, int) or isinstance(ms, bool):
+    """Unix milliseconds as `2026-09-21 14:13:20Z`; what is no time within the years 1 to 9999 is shown as it is. 0 is
+    the time of what has none, as the messages of an array.
+    """
+    if not isinstance(ms, int) or isinstance(ms, bool) or ms == 0:
         return "-"
     if not -62_135_596_800_000 <= ms < 253_402_300_800_000:
         return str(ms)

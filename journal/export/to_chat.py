@@ -22,8 +22,9 @@ def openai_chat(
     """``[{"role": "user"|"assistant"|"tool", "content", "tool_calls"?, "tool_call_id"?}]``; legal by
     ``legality.openai_chat`` whatever the neutral messages hold, ids unique in the whole list.
 
-    ``reasoning``: thinking of messages with calls is sent as ``reasoning_content``, which some models demand and others
-    refuse. ``read_blob``, ``whole`` and ``keep_images`` are those of ``dialogue``.
+    ``reasoning``: thinking of messages with calls is sent as ``reasoning_content``, an empty one where none is on
+    record; some models demand it and others refuse it. ``read_blob``, ``whole`` and ``keep_images`` are those of
+    ``dialogue``.
     """
     ids = Ids(_ID_LENGTH)
     out: list[JsonObject] = []
@@ -37,7 +38,7 @@ def openai_chat(
     for step in steps:
         if isinstance(step, Answer):
             given = [(ids.give(call.call_id), call) for call in step.calls]
-            out.append(_assistant(step, given))
+            out.append(_assistant(step, given, reasoning))
             out += ({"role": "tool", "tool_call_id": named, "content": result_text(call)} for named, call in given)
             if pictures := images_of(given):
                 out.append({"role": "user", "content": _content(pictures)})
@@ -46,12 +47,12 @@ def openai_chat(
     return out
 
 
-def _assistant(step: Answer, given: list[tuple[str, Call]]) -> JsonObject:
+def _assistant(step: Answer, given: list[tuple[str, Call]], reasoning: bool) -> JsonObject:
     text = joined([part for part in step.content if isinstance(part, Text)])
     message: JsonObject = {"role": "assistant", "content": text or None}
     thoughts = [part.text for part in step.content if isinstance(part, Thought) and part.text.strip()]
     if given:
-        if thoughts:
+        if reasoning:
             message["reasoning_content"] = clean("\n\n".join(thoughts))
         message["tool_calls"] = [_call(*pair) for pair in given]
     return message

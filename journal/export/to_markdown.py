@@ -72,8 +72,10 @@ def _heading(turn: Mapping[str, Any], number: int) -> str:
 
 
 def moment(ms: object) -> str | None:
-    """Unix milliseconds as ``2026-09-21 14:13:20 UTC``; None for what is no time of the years 1 to 9999."""
-    if type(ms) is not int or not -62_135_596_800_000 <= ms < 253_402_300_800_000:
+    """Unix milliseconds as ``2026-09-21 14:13:20 UTC``; None for what is no time of the years 1 to 9999, and for
+    0, which stands where no time is known.
+    """
+    if type(ms) is not int or ms == 0 or not -62_135_596_800_000 <= ms < 253_402_300_800_000:
         return None
     at = time.gmtime(ms // 1000)
     return f"{at[0]:04d}-{at[1]:02d}-{at[2]:02d} {at[3]:02d}:{at[4]:02d}:{at[5]:02d} UTC"
@@ -108,7 +110,7 @@ def _block(block: Mapping[str, Any], hidden: bool) -> str:
         head = f"→ {_line(name) or 'a call'} ({_line(block.get('call_id'))})"
         return _folded(head, _fenced(arguments if isinstance(arguments, str) else "", "json"))
     if isinstance(text, str) and kind == "thinking":
-        return _folded("Thinking", _fenced(text))
+        return _folded("Thinking", _fenced(text)) if text.strip() else ""
     shown = f"{_prose(text)}{_whole(block)}" if isinstance(text, str) else f"\n*{_escaped(_attached(block))}*\n"
     return _folded("Not shown to the model", shown) if hidden else shown
 

@@ -46,13 +46,24 @@ def _shapes(given: list[Any]) -> Iterator[Violation]:
             continue
         content = message.get("content")
         if isinstance(content, list):
-            for place, part in enumerate(content):
-                if not isinstance(part, dict) or part.get("type") not in _PARTS:
-                    yield Violation("O0", f"{where}.content.{place}", "is no part of a type of chat completions")
+            yield from _parts(content, where)
         elif not isinstance(content, str) and (content is not None or message["role"] != "assistant"):
             yield Violation("O0", where, "has neither text nor parts as content")
         if message["role"] == "assistant":
             yield from _says_something(where, message)
+        elif message.get("tool_calls"):
+            yield Violation("O0", where, "has calls and is not the assistant's")
+
+
+def _parts(content: list[Any], where: str) -> Iterator[Violation]:
+    if not content:
+        yield Violation("O0", where, "has an empty list of parts as content")
+    for place, part in enumerate(content):
+        type_ = part.get("type") if isinstance(part, dict) else None
+        if type_ not in _PARTS:
+            yield Violation("O0", f"{where}.content.{place}", "is no part of a type of chat completions")
+        elif type_ == "text" and not isinstance(part.get("text"), str):
+            yield Violation("O0", f"{where}.content.{place}", "is a text that holds none")
 
 
 def _says_something(where: str, message: dict[str, Any]) -> Iterator[Violation]:

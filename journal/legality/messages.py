@@ -14,6 +14,15 @@ _ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _THINKING: Final = ("thinking", "redacted_thinking")
 #: Types of calls that the provider itself runs; their results end in ``_tool_result``.
 _HOSTED: Final = ("server_tool_use", "mcp_tool_use")
+_RESULT_OF_HOSTED: Final = "_tool_result"
+_TYPES: Final = frozenset(
+    {
+        "text", "image", "document", "search_result", "container_upload", "compaction", "tool_reference", "tool_use",
+        "tool_result", *_THINKING, *_HOSTED,
+    }
+)  # fmt: skip
+#: Where an image's bytes may come from; those of the last two are not at hand.
+_SOURCES: Final = ("base64", "url", "file")
 
 
 @attrs.frozen
@@ -91,15 +100,28 @@ def _shapes(given: list[Any], messages: list[_Message]) -> Iterator[Violation]:
         elif not isinstance(message.content, str | list):
             yield Violation("A0", message.where, "has neither text nor a list of blocks as content")
         elif isinstance(message.content, list):
-            for number, block in enumerate(message.content):
-                if not isinstance(block, dict) or not isinstance(block.get("type"), str):
-                    yield Violation("A0", f"{message.where}.content.{number}", "is no object with a type")
+            yield from _blocks(message.content, message.where)
         if message.role != "assistant":
             for where, _ in message.of("tool_use", *_HOSTED):
                 yield Violation("A0", where, "is a call outside of an assistant message")
         for where, block in message.of("tool_use"):
             if not isinstance(block.get("name"), str) or not block["name"]:
                 yield Violation("A0", where, "is a call without a name")
+        for where, block in message.of("tool_result"):
+            content = block.get("content")
+            if isinstance(content, list):
+                yield from _blocks(content, where)
+            elif content is not None and not isinstance(content, str):
+                yield Violation("A0", where, "is a result whose content is neither text nor a list of blocks")
+
+
+def _blocks(content: list[Any], where: str) -> Iterator[Violation]:
+    for number, block in enumerate(content):
+        type_ = block.get("type") if isinstance(block, dict) else None
+        if not isinstance(type_, str):
+            yield Violation("A0", f"{where}.content.{number}", "is no object with a type")
+        elif type_ not in _TYPES and not type_.endswith(_RESULT_OF_HOSTED):
+            yield Violation("A0", f"{where}.content.{number}", f"is a block of the type {shown(type_)}")
 
 
 def _order(messages: list[_Message], prefill: bool) -> Iterator[Violation]:
@@ -171,6 +193,8 @@ def _ids(messages: list[_Message]) -> Iterator[Violation]:
         for where, block in message.of("tool_use", *_HOSTED, "tool_result"):
             result = block["type"] == "tool_result"
             named = block.get("tool_use_id" if result else "id")
+            if not result and not isinstance(block.get("input"), dict):
+                yield Violation("A6", where, "has an input that is no object")
             if not isinstance(named, str) or not _ID.fullmatch(named):
                 yield Violation("A5", where, f"has the id {shown(named)}, which is not 1 to 64 of a-z, A-Z, 0-9, _, -")
                 continue
@@ -178,8 +202,6 @@ def _ids(messages: list[_Message]) -> Iterator[Violation]:
             if named in seen:
                 yield Violation("A4", where, f"is a second {'result' if result else 'call'} of the id {shown(named)}")
             seen.add(named)
-            if not result and not isinstance(block.get("input"), dict):
-                yield Violation("A6", where, "has an input that is no object")
 
 
 def _system(system: object) -> Iterator[Violation]:
@@ -263,7 +285,7 @@ def _hosted(messages: list[_Message]) -> Iterator[Violation]:
             type_ = block.get("type")
             if type_ in _HOSTED and isinstance(block.get("id"), str):
                 waiting[block["id"]] = where
-            elif isinstance(type_, str) and type_.endswith("_tool_result"):
+            elif isinstance(type_, str) and type_.endswith(_RESULT_OF_HOSTED):
                 named = block.get("tool_use_id")
                 if not isinstance(named, str) or waiting.pop(named, None) is None:
                     yield Violation("A11", where, f"is a result of {shown(named)}, which does not stand before it")
@@ -276,8 +298,8 @@ def _images(messages: list[_Message], limits: images.Limits) -> Iterator[Violati
     many = len(found) > images.MANY
     for where, block in found:
         source = block.get("source")
-        if not isinstance(source, dict):
-            yield Violation("A12", where, "is an image without a source")
+        if not isinstance(source, dict) or source.get("type") not in _SOURCES:
+            yield Violation("A12", where, "is an image without a source of a known type")
         elif source.get("type") == "base64" and (why := _unusable(source, limits, many)) is not None:
             yield Violation("A12", where, why)
 

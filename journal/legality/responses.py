@@ -14,6 +14,8 @@ _OUTPUTS: Final = {
     "apply_patch_call": ("apply_patch_call_output",),
     "computer_call": ("computer_call_output",),
 }
+#: Outputs that are a text, or parts of a message of the user.
+_OF_TEXT: Final = ("function_call_output", "custom_tool_call_output")
 _ANSWERS: Final = frozenset(output for outputs in _OUTPUTS.values() for output in outputs)
 _PREFIX: Final = {
     "message": "msg_",
@@ -23,6 +25,7 @@ _PREFIX: Final = {
     "local_shell_call": "lsh_",
     "web_search_call": "ws_",
 }
+_TEXTS: Final = ("input_text", "output_text")
 _INPUT: Final = ("input_text", "input_image", "input_file")
 _PARTS: Final = {
     "user": _INPUT,
@@ -85,10 +88,26 @@ def _shapes(given: list[Any]) -> Iterator[Violation]:
             yield Violation("R0", where, "is a message without content")
         elif type_ == "function_call" and not isinstance(item.get("arguments"), str):
             yield Violation("R0", where, "has arguments that are no text")
-        elif type_ in ("function_call", "custom_tool_call") and not item.get("name"):
+        elif type_ == "custom_tool_call" and not isinstance(item.get("input"), str):
+            yield Violation("R0", where, "has an input that is no text")
+        elif type_ in ("function_call", "custom_tool_call") and (
+            not isinstance(item.get("name"), str) or not item["name"]
+        ):
             yield Violation("R0", where, "is a call without a name")
-        elif type_ in _ANSWERS and not isinstance(item.get("output"), str | list | dict):
+        elif type_ in _ANSWERS:
+            yield from _output(where, type_, item.get("output"))
+
+
+def _output(where: str, type_: str, output: object) -> Iterator[Violation]:
+    if type_ not in _OF_TEXT:
+        if not isinstance(output, str | list | dict):
             yield Violation("R0", where, "is a result without output")
+    elif isinstance(output, list):
+        for place, part in enumerate(output):
+            if not isinstance(part, dict) or not _is_one_of(part.get("type"), _INPUT):
+                yield Violation("R0", f"{where}.output.{place}", "is no part of a type that outputs have")
+    elif not isinstance(output, str):
+        yield Violation("R0", where, "is a result whose output is neither text nor a list of parts")
 
 
 def _is_one_of(value: object, of: Collection[str]) -> bool:
@@ -159,6 +178,8 @@ def _reasoning(given: list[Any], store: bool) -> Iterator[Violation]:
             yield Violation("R5", where, "is reasoning without its encrypted content, and nothing is stored")
         if item.get("content"):
             yield Violation("R6", where, "is reasoning with content")
+        if not isinstance(item.get("summary"), list):
+            yield Violation("R6", where, "is reasoning without a list of summaries")
 
 
 def _is_made(item: object) -> bool:
@@ -177,6 +198,8 @@ def _contents(placed: list[tuple[str, dict[str, Any]]]) -> Iterator[Violation]:
                 type_ = part.get("type") if isinstance(part, dict) else None
                 if not _is_one_of(type_, _PARTS[role]):
                     yield Violation("R7", f"{where}.content.{place}", f"is {shown(type_)} in a message of the {role}")
+                elif _is_one_of(type_, _TEXTS) and not isinstance(part.get("text"), str):
+                    yield Violation("R7", f"{where}.content.{place}", "is a text that holds none")
 
 
 def _searches(placed: list[tuple[str, dict[str, Any]]]) -> Iterator[Violation]:

@@ -101,6 +101,8 @@ def test_the_line_feed_that_ends_an_output_is_no_line() -> None:
 
 
 def test_pictures_and_files_are_named() -> None:
+    assert "[image image/png]" in shown(entry("user", {"kind": "image", "media_type": "image/png", "data": "x"}))
+    assert shown(entry("assistant", {"kind": "thinking", "text": ""}, said("so"))).endswith("assistant  7\n  so")
     assert "[image image/png sha256:cd]" in shown(
         entry("user", {"kind": "image", "media_type": "image/png", "ref": "sha256:cd"})
     )

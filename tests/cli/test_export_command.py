@@ -132,6 +132,11 @@ def test_times_and_thinking_of_another_tool_s_session(maka_: Run, tmp_path: Path
     document = maka_("journal", "export", path, "--to", "markdown").out
     assert "- Begun: `2026-02-01 10:00:01 UTC`\n" in document
     assert "## Turn 1 · 2026-02-01 10:00:01 UTC" in document
+    array = tmp_path / "array.json"
+    array.write_text('[{"role":"user","content":"hello"}]')
+    document = maka_("journal", "export", array, "--to", "markdown").out
+    assert ("1970" in document, "Model" in document) == (False, False)
+    assert "> hello" in document
     path.write_bytes(
         claude().replace(b'[{"type": "tool_use"', b"[" + json.dumps(thought).encode() + b', {"type": "tool_use"')
     )

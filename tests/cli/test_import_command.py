@@ -202,6 +202,7 @@ def test_a_journal_is_what_can_be_verified(maka_: Run, transcript: Path) -> None
 
 
 def test_a_dry_run_writes_nothing(maka_: Run, transcript: Path, tmp_path: Path) -> None:
+    assert f"  would be created {CLAUDE}  main: 2 turns" in maka_("journal", "import", transcript, "--dry-run").out
     doc = maka_("journal", "import", transcript, "--dry-run", "--json").json
     assert doc["dry_run"] is True
     assert doc["sessions"] == {"created": 1, "grown": 0, "unchanged": 0}

@@ -287,6 +287,10 @@ def test_reasoning_is_sent_with_calls_where_it_is_wanted() -> None:
     chat = export.openai_chat(messages, reasoning=True)
     assert legality.openai_chat(chat, reasoning="required") == []
     assert [message.get("reasoning_content") for message in chat] == [None, "hm", None, None]
+    # Of another tool's calls there may be no thinking, and a model that demands it demands it of each message.
+    chat = export.openai_chat([said("x"), answer(call()), results(result())], reasoning=True)
+    assert legality.openai_chat(chat, reasoning="required") == []
+    assert chat[1]["reasoning_content"] == ""
 
 
 # ---------------------------------------------------------------- images, files, long texts
@@ -407,6 +411,23 @@ def test_each_journal_of_the_corpus_is_legal(path: Path) -> None:
     session = survey(path)
     legal(session.messages())
     "".join(export.markdown(session.history().annotated(), "x"))
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in sorted(CORPUS.rglob("*.jsonl")) if path.is_file()], ids=lambda path: path.stem
+)
+def test_each_journal_of_the_corpus_is_legal_as_it_stood_after_each_event(path: Path) -> None:
+    """Also between a call and its result, in the middle of a batch, at the header."""
+    session = survey(path)
+    for event in session.events:
+        messages = session.history(event.seq).messages()
+        legal(messages)
+        kept = export.anthropic(messages, keep_thinking=True)
+        assert legality.anthropic(kept) == []
+        assert legality.openai_chat(export.openai_chat(messages, reasoning=True), reasoning="required") == []
+        made = [part["call_id"] for message in messages for part in message["content"] if part["kind"] == "tool_call"]
+        used = [part for message in kept["messages"] for part in message["content"] if part["type"] == "tool_use"]
+        assert len(used) == len(made)
 
 
 VALUES = st.none() | st.integers() | st.floats() | st.text(max_size=4) | st.text("\ud800\ud83d\ude00\0 {", max_size=4)

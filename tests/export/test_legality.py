@@ -1,8 +1,9 @@
 """Each rule of a provider's array is told where it is broken, and nothing is told of an array that is legal."""
 
 import base64
+import copy
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -82,6 +83,9 @@ def test_a_legal_conversation_breaks_no_rule_of_anthropic() -> None:
         ([{"role": "user", "content": {}}], [("A0", "messages.0")]),
         ([user(text(), 1, {"type": 2})], [("A0", "messages.0.content.1"), ("A0", "messages.0.content.2")]),
         ([user(use())], [("A0", "messages.0.content.0")]),
+        ([user(text(), {"type": "image_url", "image_url": {}})], [("A0", "messages.0.content.1")]),
+        ([*TURN[:2], user(result("a", 7), result("b", {}))], [("A0", f"messages.2.content.{n}") for n in (0, 1)]),
+        ([*TURN[:2], user(result("a", [7, use()]), result("b"))], [("A0", "messages.2.content.0.content.0")]),
         ([*TURN[:2], user(result("a"))], [("A1", "messages.1.content.2")]),
         ([*TURN, says(use("c"))], [("A9", "messages.3"), ("A1", "messages.3.content.0")]),
         ([*TURN, says(text()), user(result("b"))], [("A2", "messages.4.content.0"), ("A4", "messages.4.content.0")]),
@@ -101,6 +105,10 @@ def test_a_legal_conversation_breaks_no_rule_of_anthropic() -> None:
             [("A5", "messages.1.content.0"), ("A5", "messages.2.content.0")],
         ),
         ([user(text()), says(use(input="{}")), user(result())], [("A6", "messages.1.content.0")]),
+        (
+            [user(text()), says(use("a b", input=[])), user(result("a b"))],
+            [("A6", "messages.1.content.0"), ("A5", "messages.1.content.0"), ("A5", "messages.2.content.0")],
+        ),
         ([user(text()), says(text(" \n")), user(text(""))], [("A7", f"messages.{n}.content.0") for n in (1, 2)]),
         ([user(text()), says(text()), {"role": "user", "content": " "}], [("A7", "messages.2")]),
         ([user(text()), {"role": "assistant", "content": ""}, user(text())], [("A7", "messages.1")]),
@@ -127,6 +135,7 @@ def test_a_legal_conversation_breaks_no_rule_of_anthropic() -> None:
         ([user(image(png(), "image/jpeg"))], [("A12", "messages.0.content.0")]),
         ([user(image(png() + b"\0" * 4_000_000))], [("A12", "messages.0.content.0")]),
         ([user({"type": "image"})], [("A12", "messages.0.content.0")]),
+        ([user({"type": "image", "source": {"type": "disk"}})], [("A12", "messages.0.content.0")]),
         ([*TURN[:2], user(result("a", [image(b"x")]), result("b"))], [("A12", "messages.2.content.0.content.0")]),
         ([user(*[image(png())] * 20, image(png(1, 2001)))], [("A12", "messages.0.content.20")]),
         ([user(text()), says(use(), text()), user(result())], [("A13", "messages.1.content.1")]),
@@ -208,6 +217,9 @@ def test_a_legal_conversation_breaks_no_rule_of_chat() -> None:
         ([{"role": "user", "content": None}], [("O0", "messages.0")]),
         ([{"role": "user", "content": [1]}], [("O0", "messages.0.content.0")]),
         ([user(result())], [("O0", "messages.0.content.0")]),
+        ([{"role": "user", "content": []}], [("O0", "messages.0")]),
+        ([{"role": "user", "content": [{"type": "text", "text": None}]}], [("O0", "messages.0.content.0")]),
+        ([{**ASKED, "tool_calls": [call()]}], [("O0", "messages.0")]),
         ([calls(call("a"), call("b")), tool("a")], [("O1", "messages.0")]),
         ([calls(call("a")), ASKED, tool("a")], [("O1", "messages.0"), ("O2", "messages.2")]),
         ([ASKED, tool("a")], [("O2", "messages.1")]),
@@ -290,6 +302,16 @@ def test_a_legal_conversation_breaks_no_rule_of_responses() -> None:
         ([item("function_call", call_id="a", name="ls", arguments={}), output()], [("R0", "input.0")]),
         ([item("function_call", call_id="a", arguments="{}"), output()], [("R0", "input.0")]),
         ([function(), item("function_call_output", call_id="a")], [("R0", "input.1")]),
+        ([function(), {**output(), "output": {"output": "x"}}], [("R0", "input.1")]),
+        ([function(), {**output(), "output": [{"type": "text"}]}], [("R0", "input.1.output.0")]),
+        ([{**function(), "name": 7}, output()], [("R0", "input.0")]),
+        (
+            [
+                item("custom_tool_call", call_id="a", name="sh", input={}),
+                item("custom_tool_call_output", call_id="a", output=""),
+            ],
+            [("R0", "input.0")],
+        ),
         ([function()], [("R1", "input.0")]),
         ([function(), output(), output()], [("R1", "input.2")]),
         ([function(), output(), function(), output()], [("R1", "input.2"), ("R1", "input.3")]),
@@ -306,6 +328,8 @@ def test_a_legal_conversation_breaks_no_rule_of_responses() -> None:
         ([function(), REASONING, output()], [("R4", "input.1")]),
         ([item("reasoning", summary=[]), message("assistant", "output_text")], [("R5", "input.0")]),
         ([{**REASONING, "content": [{}]}, message("assistant", "output_text")], [("R6", "input.0")]),
+        ([item("reasoning", encrypted_content="x"), message("assistant", "output_text")], [("R6", "input.0")]),
+        ([{"role": "user", "content": [{"type": "input_text"}]}], [("R7", "input.0.content.0")]),
         ([message("assistant", "input_text")], [("R7", "input.0.content.0")]),
         ([message("user", "output_text")], [("R7", "input.0.content.0")]),
         ([item("web_search_call", action={"type": "other"})], [("R8", "input.0")]),
@@ -348,6 +372,84 @@ ANYTHING = st.recursive(
 @given(value=st.lists(ANYTHING, max_size=5) | ANYTHING)
 def test_nothing_makes_a_validator_raise(validate: Callable[[Json], list[Violation]], value: Json) -> None:
     told(validate(value))
+
+
+def parts_of(value: Json, at: tuple[Json, ...] = ()) -> Iterator[tuple[Json, ...]]:
+    """Where anything stands in a value, as keys and numbers."""
+    yield at
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield from parts_of(value[key], (*at, key))
+
+
+def with_other(value: Json, at: tuple[Json, ...], other: Json) -> Json:
+    if not at:
+        return other
+    out = copy.copy(value)
+    out[at[0]] = with_other(value[at[0]], at[1:], other)
+    return out
+
+
+OTHERS: list[Json] = [
+    None, True, -1, 2**70, 1.5, float("nan"), "", " ", "tool_use", "\ud800", b"x", [], [None], [[]], {}, {"type": []},
+    {"role": {}}, {1: 2}, (), {"x"}, object(),
+]  # fmt: skip
+LEGAL: list[tuple[Callable[[Json], list[Violation]], Json]] = [
+    (
+        legality.anthropic,
+        {
+            "messages": [
+                user(text(), image(png())),
+                says(THOUGHT, REDACTED, SEARCH, FOUND, text(), use("a"), use("b")),
+                user(result("a", [text(), image(png())]), result("b", "no", is_error=True), text()),
+            ],
+            "tools": [{}],
+            "system": [text()],
+            "thinking": {"type": "enabled"},
+        },
+    ),
+    (
+        legality.openai_chat,
+        {
+            "messages": [
+                ASKED,
+                calls(call(), reasoning_content="hm"),
+                tool("a", [text()]),
+                {"role": "user", "content": [text()]},
+            ]
+        },
+    ),
+    (
+        legality.openai_responses,
+        {
+            "input": [
+                message("user", "input_text"),
+                REASONING,
+                function(id="fc_1"),
+                output(),
+                item("custom_tool_call", call_id="b", name="sh", input=""),
+                item("custom_tool_call_output", call_id="b", output=[{"type": "input_text"}]),
+                item("web_search_call", action={"type": "search"}),
+            ],
+            "store": False,
+            "previous_response_id": None,
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("validate", "array"), LEGAL)
+def test_no_wrong_kind_in_any_place_makes_a_validator_raise(
+    validate: Callable[[Json], list[Violation]], array: Json
+) -> None:
+    assert validate(array) == []
+    [where] = array.keys() & {"messages", "input"}
+    for at in parts_of(array):
+        for other in OTHERS:
+            told(validate(with_other(array, at, other)))
+    # What holds a message or an item, or says what it is, is looked at everywhere.
+    for at in parts_of(array[where]):
+        if len(at) == 1 or at[-1:] in (("type",), ("role",)):
+            assert validate({**array, where: with_other(array[where], at, {})}), at
 
 
 def test_depth_makes_no_validator_raise() -> None:

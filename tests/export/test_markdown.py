@@ -85,6 +85,13 @@ def test_results_without_text_images_and_shortened_texts() -> None:
     assert "<summary>Thinking</summary>\n\n```\nhm\n```" in shown
 
 
+def test_what_is_not_known_is_not_told() -> None:
+    turns = [{"turn_id": "t1", "turn": 1, "status": "completed", "begun": 0}]
+    shown = document(entry("assistant", {"kind": "thinking", "text": ""}, text("so")), turns=turns)
+    assert "\n## Turn 1\n" in shown
+    assert "Thinking" not in shown
+
+
 def test_line_breaks_of_every_kind_are_line_breaks() -> None:
     assert "\n> a\n> b\n>\n> c\n" in document(entry("user", text("a\rb\r\n\r\nc")))
 
