@@ -27,7 +27,11 @@ LACKS = "no backend 'b' is registered; register it"
         ({"kind": "aborted", "source": "user"}, f"ended as `aborted`: by user; go on with {GO_ON}"),
         (
             {"kind": "failed", "failure_class": "start_failed", "message": LACKS},
-            f"ended as `failed`: {LACKS}; then say it again with {GO_ON}",
+            f"ended as `failed`: {LACKS}; then say it again with `maka run --session s --root /r --backend NAME TEXT`",
+        ),
+        (
+            {"kind": "failed", "failure_class": "start_failed", "message": "there is no key; set it"},
+            f"ended as `failed`: there is no key; set it; then say it again with {GO_ON}",
         ),
         ({"kind": "interrupted"}, f"ended as `interrupted`; go on with {GO_ON}"),
     ],
