@@ -35,6 +35,7 @@ from ..journal.reader import JOURNAL, MAX_FORKS, FileSource, first_event, open_s
 from ..journal.scan import uncollected
 from ..journal.shapes import SESSION_ID
 from ..journal.source import Source
+from ..journal.state import State
 from ..journal.store import SESSIONS, FileStore
 from ..journal.views.problem import mapping
 from ..journal.writer import JournalWriter
@@ -140,9 +141,13 @@ def _imported(
     records = _Records(store, base, imported_from, format, digest, raw)
     main = records.newest(MAIN)
     if main is not None and main.sha256 == digest:
-        sessions = [Imported(session_id=main.session_id, thread=MAIN, kind="main", action="unchanged")]
         return ImportReport(
-            path=raw.path, format=format, sha256=digest, bytes=raw.size, sessions=sessions, report=Report()
+            path=raw.path,
+            format=format,
+            sha256=digest,
+            bytes=raw.size,
+            sessions=[_unchanged(main, MAIN), *records.beside()],
+            report=Report(),
         )
     shared: dict[str, _Shared] = {}
     if main is not None:
@@ -200,6 +205,8 @@ class _Record:
     session_id: str
     sha256: str
     bytes: int
+    kind: str
+    thread: str = MAIN
 
 
 @attrs.frozen
@@ -302,7 +309,19 @@ class _Records:
         mine = (origin.get("format"), origin.get("session_id")) == (self._format, self.foreign_id)
         if not mine or size.__class__ is not int or not isinstance(digest, str):
             return None
-        return _Record(session_id, digest, size)
+        assert header is not None
+        thread = origin.get("thread")
+        named = thread if isinstance(thread, str) else MAIN
+        kind = "subagent" if named != MAIN and "child_of" in header.data else _known(named)
+        return _Record(session_id, digest, size, kind, named)
+
+    def beside(self) -> Iterator[Imported]:
+        """The branches and subagents that came of this very file, beside the session itself."""
+        pattern = re.compile(re.escape(self._base) + r"\.[0-9a-f]{8}(-[0-9a-f]{8})?\Z")
+        for name in sorted(filter(pattern.match, os.listdir(self.store.root / SESSIONS))):
+            record = self._record(name)
+            if record is not None and record.sha256 == self.digest and record.thread != MAIN:
+                yield _unchanged(record, record.thread)
 
     def compared(self, given: Iterator[Batch]) -> dict[str, _Shared]:
         """What the threads have in common with what is on record of them; those of which nothing is are left out."""
@@ -413,6 +432,8 @@ class _Making:
         self._sessions: dict[str, _Session] = {}
         #: By thread and number: where a turn has ended in what is made.
         self._ends: dict[tuple[str, int], str] = {}
+        #: By thread, where nothing is written: what its closers are found by.
+        self._states: dict[str, State] = {}
 
     def take(self, batch: Batch) -> None:
         on_record = self._shared.get(batch.thread)
@@ -438,6 +459,8 @@ class _Making:
         session.events += len(batch.drafts)
 
     def finish(self, original: bool) -> list[Imported]:
+        for thread, state in self._states.items():
+            self._sessions[thread].events += len(plan_closers(state).drafts)
         made = [
             Imported(
                 session_id=session.session_id,
@@ -450,11 +473,7 @@ class _Making:
             )
             for thread, session in self._sessions.items()
         ]
-        held = [
-            Imported(session_id=shared.record.session_id, thread=thread, kind=_known(thread), action="unchanged")
-            for thread, shared in self._shared.items()
-            if shared.same
-        ]
+        held = [_unchanged(shared.record, thread) for thread, shared in self._shared.items() if shared.same]
         return [*made, *held]
 
     def _point(self, fork: Fork) -> _Point | None:
@@ -467,9 +486,12 @@ class _Making:
 
     def _open(self, batch: Batch, session: _Session, fork: _Point | None) -> None:
         """Begins a session; here nothing is written."""
+        state = self._states[batch.thread] = State()
+        state.apply(Event(0, batch.ts, batch.drafts[0].type, batch.drafts[0].data, ""))
 
     def _append(self, batch: Batch, session: _Session) -> None:
         for number, draft in enumerate(batch.drafts, session.events):
+            self._states[batch.thread].apply(Event(number, batch.ts, draft.type, draft.data, "", draft.ignorable))
             if ends_turn(draft):
                 self._ends[batch.thread, number] = ""
 
@@ -678,6 +700,10 @@ class _Staging(_Making):
                 "was imported; move it elsewhere, then import again",
                 path=target,
             )
+
+
+def _unchanged(record: _Record, thread: str) -> Imported:
+    return Imported(session_id=record.session_id, thread=thread, kind=record.kind, action="unchanged")
 
 
 def _kind(batch: Batch) -> str:

@@ -207,6 +207,8 @@ def test_a_dry_run_writes_nothing(maka_: Run, transcript: Path, tmp_path: Path) 
     assert doc["dry_run"] is True
     assert doc["sessions"] == {"created": 1, "grown": 0, "unchanged": 0}
     assert not (tmp_path / "root").exists()
+    made = maka_("journal", "import", transcript, "--json").json
+    assert made["files"][0]["sessions"] == doc["files"][0]["sessions"], "the events that close it are counted too"
 
 
 def test_a_directory_is_searched(maka_: Run, transcript: Path, tmp_path: Path) -> None:

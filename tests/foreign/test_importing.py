@@ -58,6 +58,9 @@ def take(tmp_path: Path, store: FileStore) -> Callable[..., ImportReport]:
     return take
 
 
+ALL_OF_IT = dict.fromkeys(("", "x", "kid"), "unchanged")
+
+
 def actions(report: ImportReport) -> dict[str, str]:
     return {session.thread: session.action for session in report.sessions}
 
@@ -117,13 +120,16 @@ def test_a_session_that_was_imported_goes_on_like_any_other(take: Any, store: Fi
     with maka.open_session("played-1", root=store.root) as journal:
         journal.append_durable(maka.Draft("session/updated", {"patch": {"name": "mine"}}))
     # What was written since is no part of the file.
-    assert actions(take(*WHOLE)) == {"": "unchanged"}
+    assert actions(take(*WHOLE)) == ALL_OF_IT
 
 
 def test_the_same_file_changes_nothing(take: Any, store: FileStore) -> None:
-    take(*WHOLE)
+    made = take(*WHOLE)
     before = everything(store.root)
-    assert actions(take(*WHOLE)) == {"": "unchanged"}
+    again = take(*WHOLE)
+    assert actions(again) == ALL_OF_IT
+    named = {(each.thread, each.session_id, each.kind) for each in made.sessions}
+    assert {(each.thread, each.session_id, each.kind) for each in again.sessions} == named
     assert everything(store.root) == before
 
 
@@ -149,7 +155,7 @@ def test_a_file_that_has_grown_adds_only_what_is_new(take: Any, store: FileStore
     further = take(*grown, prompt("5", "four"))
     assert main_of(further).of == session.session_id
     assert texts(store, main_of(further).session_id)[-3:] == ["three", "5", "four"]
-    assert actions(take(*WHOLE)) == {"": "unchanged"}
+    assert actions(take(*WHOLE)) == ALL_OF_IT
     assert everything(store.root).keys() > after.keys()
 
 
@@ -225,9 +231,7 @@ def test_a_dry_run_tells_the_same_and_writes_nothing(take: Any, store: FileStore
     told = take(*WHOLE, dry_run=True)
     assert not store.root.exists()
     made = take(*WHOLE)
-    assert [(each.session_id, each.action, each.turns) for each in told.sessions] == [
-        (each.session_id, each.action, each.turns) for each in made.sessions
-    ]
+    assert told.sessions == made.sessions
     assert told.report.findings == made.report.findings
     before = everything(store.root)
     assert actions(take(*WHOLE, prompt("4", "more"), dry_run=True))[""] == "grown"
@@ -243,7 +247,7 @@ def test_the_file_itself_is_kept_as_a_blob(take: Any, store: FileStore) -> None:
 def test_the_file_is_left_out_where_that_is_wanted(take: Any, store: FileStore) -> None:
     report = take(*WHOLE, original=False)
     assert not blobs.locate(store.directory("played-1"), f"sha256:{report.sha256}").exists()
-    assert actions(take(*WHOLE)) == {"": "unchanged"}
+    assert actions(take(*WHOLE)) == ALL_OF_IT
 
 
 def test_an_image_lies_in_a_blob_and_has_its_real_type(take: Any, store: FileStore) -> None:
@@ -370,7 +374,7 @@ def test_whoever_comes_second_makes_no_second_session(
     with pytest.raises(JournalConflict, match="meanwhile"):
         take(*WHOLE)
     assert len(store.ids()) == 3
-    assert actions(take(*WHOLE)) == {"": "unchanged"}
+    assert actions(take(*WHOLE)) == ALL_OF_IT
 
 
 def test_what_a_compaction_keeps_stands_in_the_journal_of_the_compaction(take: Any, store: FileStore) -> None:
